@@ -1,0 +1,63 @@
+//! Preflight checks: what an operator sees when a runtime is tested.
+
+use serde::{Deserialize, Serialize};
+
+/// What a check found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckStatus {
+    /// As it should be.
+    Pass,
+    /// Works, but the operator should know.
+    Warn,
+    /// Sandboxes cannot be run like this.
+    Fail,
+}
+
+/// One preflight check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Its stable id, such as `runtime.oci`.
+    pub id: String,
+    /// What was found.
+    pub status: CheckStatus,
+    /// What was found, in words.
+    pub message: String,
+    /// What to do about it; empty when it passed.
+    pub fix: String,
+}
+
+impl Check {
+    /// A check that passed.
+    #[must_use]
+    pub fn pass(id: &str, message: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            status: CheckStatus::Pass,
+            message: message.into(),
+            fix: String::new(),
+        }
+    }
+
+    /// A check that warns.
+    #[must_use]
+    pub fn warn(id: &str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            status: CheckStatus::Warn,
+            message: message.into(),
+            fix: fix.into(),
+        }
+    }
+
+    /// A check that failed.
+    #[must_use]
+    pub fn fail(id: &str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            status: CheckStatus::Fail,
+            message: message.into(),
+            fix: fix.into(),
+        }
+    }
+}
