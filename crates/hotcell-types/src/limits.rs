@@ -1,5 +1,7 @@
 //! Every limit has its name here. Sizes in bytes, times in milliseconds unless the name says otherwise.
 
+pub mod agent;
+
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
@@ -103,6 +105,8 @@ pub const AGENT_CONNECT_TIMEOUT_MS: u64 = 5_000;
 pub const AGENT_ANSWER_TIMEOUT_MS: u64 = 20_000;
 /// The same for what ends processes or removes whole trees.
 pub const AGENT_SLOW_ANSWER_TIMEOUT_MS: u64 = 60_000;
+/// How long writing one file into a sandbox may take, however steadily it moves.
+pub const AGENT_UPLOAD_TIMEOUT_MS: u64 = 3_600_000;
 /// How long a running call may say nothing at all, keep-alives included, before its sandbox counts as lost.
 pub const AGENT_SILENCE_MS: u64 = 4 * KEEP_ALIVE_INTERVAL_MS;
 /// What a call gets beyond its own time limit and the kill grace before its sandbox counts as lost.
@@ -126,3 +130,186 @@ pub const AGENT_READY_POLL_MAX_MS: u64 = 50;
 /// How long the first try to connect to a starting agent may take (a lost SYN is only repeated
 /// by the kernel after a second); it doubles up to [`AGENT_CONNECT_TIMEOUT_MS`].
 pub const AGENT_READY_CONNECT_MS: u64 = 20;
+
+/// The unpacked size of an image.
+pub const MAX_IMAGE_BYTES: u64 = 64 * 1024 * MIB;
+/// Files, directories and links in an image.
+pub const MAX_IMAGE_ENTRIES: u64 = 4_000_000;
+/// Images in one store.
+pub const MAX_IMAGES: usize = 256;
+/// What must be free on the disk of the sandboxes before another one is made.
+pub const MIN_HOST_FREE_BYTES: u64 = 64 * MIB;
+/// The size of the agent's own tmpfs in a sandbox.
+pub const AGENT_TMPFS_BYTES: u64 = 64 * MIB;
+/// Files that one process in a sandbox may have open.
+pub const MAX_OPEN_FILES_PER_PROCESS: u64 = 65_536;
+/// Sandboxes that one embedded runtime can number.
+pub const MAX_EMBEDDED_SANDBOXES: usize = 16_000;
+/// How long an OCI runtime may take to start a sandbox.
+pub const ENGINE_START_TIMEOUT_MS: u64 = 60_000;
+/// How long a tool such as `mkfs.ext4` may take.
+pub const ENGINE_TOOL_TIMEOUT_MS: u64 = 30_000;
+/// How long killed processes and their kernel objects may take to be gone.
+pub const ENGINE_KILL_TIMEOUT_MS: u64 = 15_000;
+/// How long a probe waits for an agent to accept a connection.
+pub const ENGINE_PROBE_TIMEOUT_MS: u64 = 10_000;
+/// What is read of an engine's log or of a record on disk.
+pub const MAX_ENGINE_FILE_BYTES: u64 = MIB;
+/// Requests that may wait for the thread of the gateway namespace.
+pub const MAX_GATEWAY_REQUESTS: usize = 1_024;
+/// How long a container engine may take to answer a question.
+pub const ENGINE_ANSWER_TIMEOUT_MS: u64 = 10_000;
+/// How long a container engine may take for work: creating, starting, removing.
+pub const ENGINE_WORK_TIMEOUT_MS: u64 = 60_000;
+/// The longest answer of a container engine that is read.
+pub const MAX_ENGINE_ANSWER_BYTES: usize = 16 * MIB as usize;
+/// What is read of a container's log to tell why it did not start.
+pub const MAX_ENGINE_LOG_BYTES: usize = 64 * KIB as usize;
+/// How long a container engine may be away, in a restart, before its sandboxes count as lost.
+pub const ENGINE_ABSENCE_MS: u64 = 20_000;
+/// Memory of the container that only holds a network namespace; enough for gVisor itself.
+pub const HOLDER_MEMORY_BYTES: u64 = 128 * MIB;
+/// Processes and threads of that container.
+pub const HOLDER_PIDS: u32 = 128;
+/// The size of `/run` in a container; only `/run/hotcell` in it is used.
+pub const RUN_TMPFS_BYTES: u64 = MIB;
+/// Entries of a volume whose owner is changed when it moves to a rootless engine.
+pub const MAX_VOLUME_ENTRIES: u64 = 1_000_000;
+/// How deep directories in a volume are followed.
+pub const MAX_VOLUME_DEPTH: usize = 128;
+
+/// Changes that wait for the store's writer; further callers wait for a place.
+pub const STORE_QUEUE_CHANGES: usize = 4_096;
+/// Changes that share one commit of the store.
+pub const STORE_BATCH_CHANGES: usize = 1_024;
+/// The largest row of the store.
+pub const MAX_STORED_ROW_BYTES: usize = 256 * KIB as usize;
+/// Everything that one change writes into the store.
+pub const MAX_STORE_CHANGE_BYTES: usize = 16 * MIB as usize;
+/// Memory for the store's page cache.
+pub const STORE_CACHE_BYTES: usize = 8 * MIB as usize;
+/// Organizations of one deployment.
+pub const MAX_ORGANIZATIONS: u64 = 10_000;
+/// Workspaces of one deployment.
+pub const MAX_WORKSPACES: u64 = 100_000;
+/// Live secrets of one credential: the current one and, during a rotation, the one before.
+pub const MAX_SECRETS_PER_CREDENTIAL: usize = 2;
+/// Leases that have not ended.
+pub const MAX_LIVE_LEASES: u64 = 100_000;
+/// Collected files of one chat.
+pub const MAX_OUTPUTS_PER_CHAT: u64 = 10_000;
+
+/// The slowest average at which a request body may come, in bytes per second, once
+/// [`BODY_IDLE_TIMEOUT_MS`] has passed.
+pub const MIN_BODY_BYTES_PER_SECOND: u64 = KIB;
+/// The longest JSON request body of the operators' API.
+pub const MAX_ADMIN_BODY_BYTES: usize = 64 * KIB as usize;
+/// What is still read and thrown away of a refused body, so that its sender gets to see the
+/// answer: of a request that was authenticated.
+pub const LINGER_BYTES: u64 = 64 * MIB;
+/// The same of one that was not.
+pub const LINGER_UNAUTHENTICATED_BYTES: u64 = MIB;
+/// How long that may take.
+pub const LINGER_MS: u64 = 2_000;
+/// Bytes of nonces that are written down before the log is rotated.
+pub const MAX_NONCE_LOG_BYTES: u64 = 256 * MIB;
+/// Streams that one HTTP/2 connection may have open.
+pub const MAX_HTTP2_STREAMS: u32 = 128;
+/// How often an HTTP/2 connection is asked whether it is still there, and how long it may take to say so.
+pub const HTTP2_PING_MS: u64 = 20_000;
+/// How long requests may go on after a shutdown was asked for.
+pub const SHUTDOWN_DRAIN_MS: u64 = 10_000;
+/// How long a listener pauses after it could not accept a connection.
+pub const ACCEPT_PAUSE_MS: u64 = 50;
+/// How long a piece of output waits for more before it is passed on.
+pub const OUTPUT_FLUSH_MS: u64 = 100;
+/// A piece of output of this size is passed on at once.
+pub const OUTPUT_PIECE_BYTES: usize = 32 * KIB as usize;
+/// How long an event stream's headers wait for the sandbox, so that a refusal is a plain answer.
+pub const EVENT_STREAM_PATIENCE_MS: u64 = 2_000;
+/// Calls, running and finished, that are remembered at once.
+pub const MAX_CALLS: usize = 4_096;
+/// Output of finished calls that is remembered at once, in bytes.
+pub const MAX_RETAINED_CALL_BYTES: usize = 64 * MIB as usize;
+/// How much of a file is read at once while it is served.
+pub const FILE_CHUNK_BYTES: usize = 256 * KIB as usize;
+/// The longest name of an organization or workspace, in characters.
+pub const MAX_DISPLAY_NAME_CHARACTERS: usize = 200;
+/// Rows in a page that does not say how many.
+pub const DEFAULT_PAGE_ROWS: usize = 100;
+/// Credentials that one organization may have.
+pub const MAX_CREDENTIALS_PER_ORGANIZATION: usize = 100;
+/// Characters of a skipped path that remain when an answer would grow too long.
+pub const MAX_SHORTENED_PATH_CHARACTERS: usize = 80;
+
+/// The longest network policy document: room for [`MAX_POLICY_RULES`] rules with names of usual length.
+pub const MAX_POLICY_BYTES: usize = MIB as usize;
+/// Rules in one network policy.
+pub const MAX_POLICY_RULES: usize = 8_192;
+/// Problems of a network policy that are named at once.
+pub const MAX_POLICY_PROBLEMS: usize = 32;
+/// Warnings about a network policy that are named at once.
+pub const MAX_POLICY_WARNINGS: usize = 64;
+/// How much of an offending text is repeated in a message, in characters.
+pub const MAX_QUOTED_CHARACTERS: usize = 80;
+
+/// Children of one supervisor.
+pub const MAX_SUPERVISED_CHILDREN: usize = 100_000;
+/// How long an actor may take to start: its `pre_start` does next to nothing.
+pub const CHILD_START_TIMEOUT_MS: u64 = 5_000;
+/// How long an actor may take to stop before it is killed.
+pub const CHILD_STOP_TIMEOUT_MS: u64 = 10_000;
+/// How long stopping one child may take altogether, its own children included.
+pub const MAX_CHILD_STOP_MS: u64 = 120_000;
+/// How long a question to a supervisor may take: it may be starting children meanwhile.
+pub const SUPERVISOR_CALL_TIMEOUT_MS: u64 = 30_000;
+
+/// How long a runtime may take to stop or remove one sandbox before that counts as failed.
+pub const ENGINE_END_TIMEOUT_MS: u64 = 60_000;
+/// How long a runtime may take to list its sandboxes.
+pub const ENGINE_LIST_TIMEOUT_MS: u64 = 30_000;
+/// How often what the runtime has is compared with what the store knows.
+pub const SWEEP_INTERVAL_MS: u64 = 60_000;
+/// How often a profile's preflight runs by itself.
+pub const PREFLIGHT_INTERVAL_MS: u64 = 600_000;
+/// Requests that may wait for one preflight.
+pub const MAX_PREFLIGHT_WAITERS: usize = 64;
+/// How long an asked-for preflight may take.
+pub const PREFLIGHT_TIMEOUT_MS: u64 = 120_000;
+/// How long ended leases are remembered.
+pub const ENDED_LEASE_RETENTION_MS: u64 = 30 * 24 * 3_600_000;
+/// How long the daemon waits at its start until every lease that it finds stands where it can stay;
+/// what takes longer goes on while it serves.
+pub const BOOT_RECONCILE_TIMEOUT_MS: u64 = 30_000;
+/// How long a call whose sandbox was lost waits for the reason.
+pub const WHY_LOST_TIMEOUT_MS: u64 = 5_000;
+/// How long a request to end a lease waits until its sandbox is removed.
+pub const END_TIMEOUT_MS: u64 = 10_000;
+/// Calls that may wait for one sandbox to be ready.
+pub const MAX_WAITING_CALLS: usize = 256;
+/// How long the actor of a workspace without leases stays.
+pub const WORKSPACE_IDLE_MS: u64 = 60_000;
+/// What a call's wait for its sandbox gets beyond the start limit: the lease before it may still
+/// be ending.
+pub const ACQUIRE_GRACE_MS: u64 = 10_000;
+/// How long one `present_files` call may take to read its files.
+pub const COLLECTION_TIMEOUT_MS: u64 = 120_000;
+
+/// The size of one change of the packet filter: a table with some thousand ranges, many times over.
+pub const MAX_NFT_TRANSACTION_BYTES: usize = 16 * MIB as usize;
+/// How long the kernel may take to answer about its packet filter.
+pub const NETLINK_ANSWER_TIMEOUT_MS: u64 = 5_000;
+/// How often a listing of the packet filter is begun again because it changed meanwhile.
+pub const NETLINK_DUMP_TRIES: u32 = 16;
+/// What may wait in a socket to the packet filter.
+pub const NETLINK_RECEIVE_BUFFER_BYTES: usize = 8 * MIB as usize;
+/// Requests that may wait for the thread of the packet filter.
+pub const MAX_FIREWALL_REQUESTS: usize = 4_096;
+/// Requests to open addresses that are made as one change.
+pub const MAX_MERGED_OPENINGS: usize = 256;
+/// Changes of the packet filter by others that may wait to be looked at; more are one.
+pub const MAX_FOREIGN_CHANGES: usize = 64;
+/// How often the packet filter's generation is compared, in case a notice of a change was lost.
+pub const FIREWALL_POLL_INTERVAL_MS: u64 = 2_000;
+/// Elements that a timed set of the packet filter can hold: the last defence behind the filter's own ceiling.
+pub const MAX_TIMED_SET_ELEMENTS: u32 = 65_535;

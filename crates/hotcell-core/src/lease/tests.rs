@@ -1,0 +1,553 @@
+use std::collections::BTreeSet;
+
+use hotcell_types::{LeaseId, ResourceClass, UnixMillis};
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{LeaseRecord, LeaseState::*};
+
+const LIMITS: LeaseLimits = LeaseLimits {
+    start_timeout_ms: 90_000,
+    idle_timeout_ms: 600_000,
+    hard_timeout_ms: 3_600_000,
+};
+const NOW: UnixMillis = UnixMillis(1_000_000);
+
+fn record(state: LeaseState) -> LeaseRecord {
+    LeaseRecord {
+        id: LeaseId::from_bits(7),
+        organization: "o".parse().unwrap(),
+        workspace: "w".parse().unwrap(),
+        chat: "c".parse().unwrap(),
+        user: "u".parse().unwrap(),
+        profile: "default".parse().unwrap(),
+        resource_class: ResourceClass::Medium,
+        state,
+        created_at: NOW,
+        changed_at: NOW,
+        end: None,
+    }
+}
+
+fn machine(state: LeaseState) -> LeaseMachine {
+    LeaseMachine::new(&record(state), LIMITS)
+}
+
+/// The result that a slow effect reports when it goes well.
+fn success(effect: &Effect, seen: Seen) -> Option<Event> {
+    Some(match effect {
+        Effect::WriteRecord { attempt, .. } => Event::RecordWritten(*attempt),
+        Effect::Observe(attempt) => Event::Observed(*attempt, seen),
+        Effect::CreateSandbox(attempt) => Event::SandboxCreated(*attempt),
+        Effect::StartSandbox(attempt) => Event::SandboxStarted(*attempt),
+        Effect::AwaitAgent(attempt) => Event::AgentAnswered(*attempt),
+        Effect::AskForJobs(attempt) => Event::JobsAnswered(*attempt, false),
+        Effect::CloseDoor(attempt) => Event::DoorClosed(*attempt),
+        Effect::StopSandbox(attempt) => Event::SandboxStopped(*attempt),
+        Effect::RemoveSandbox(attempt) => Event::SandboxRemoved(*attempt),
+        _ => return None,
+    })
+}
+
+/// Runs every effect to a good end and returns all of them in order.
+fn settle(machine: &mut LeaseMachine, event: Event, seen: Seen) -> Vec<Effect> {
+    let mut all = Vec::new();
+    let mut events = vec![event];
+    while let Some(event) = events.pop() {
+        for effect in machine.apply(event, NOW) {
+            events.extend(success(&effect, seen));
+            all.push(effect);
+        }
+        assert!(all.len() < 100, "it does not settle: {all:?}");
+    }
+    all
+}
+
+fn writes(effects: &[Effect]) -> Vec<LeaseState> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::WriteRecord { state, .. } => Some(*state),
+            _ => None,
+        })
+        .collect()
+}
+
+fn has(effects: &[Effect], wanted: impl Fn(&Effect) -> bool) -> bool {
+    effects.iter().any(wanted)
+}
+
+fn running() -> LeaseMachine {
+    let mut machine = machine(Starting);
+    settle(&mut machine, Event::Recorded, Seen::Nothing);
+    assert_eq!(machine.state(), Running);
+    machine
+}
+
+fn idle() -> LeaseMachine {
+    let mut machine = running();
+    settle(&mut machine, Event::IdleLimitReached, Seen::Running);
+    assert_eq!(machine.state(), Idle);
+    machine
+}
+
+#[test]
+fn a_new_lease_starts_and_lets_its_calls_in() {
+    let mut machine = machine(Starting);
+    let first = machine.apply(Event::Recorded, NOW);
+    assert_eq!(
+        first,
+        [
+            Effect::SetTimer(Timer::Hard, 3_600_000),
+            Effect::SetTimer(Timer::Start, 90_000),
+            Effect::CreateSandbox(Attempt(1)),
+        ]
+    );
+    assert_eq!(machine.apply(Event::CallArrived, NOW), []);
+    assert!(machine.has_waiters());
+    let rest = settle(
+        &mut machine,
+        Event::SandboxCreated(Attempt(1)),
+        Seen::Nothing,
+    );
+    assert!(has(&rest, |e| *e == Effect::AdmitWaiters { fresh: true }));
+    assert_eq!(writes(&rest), [Running]);
+    assert!(!machine.has_waiters());
+    assert_eq!(
+        machine.apply(Event::CallArrived, NOW),
+        [Effect::AdmitWaiters { fresh: false }]
+    );
+}
+
+#[test]
+fn an_unused_sandbox_is_stopped_and_the_next_call_wakes_it() {
+    let mut machine = running();
+    let stop = settle(&mut machine, Event::IdleLimitReached, Seen::Running);
+    let write = stop
+        .iter()
+        .position(|e| matches!(e, Effect::WriteRecord { state: Idle, .. }));
+    let engine = stop
+        .iter()
+        .position(|e| matches!(e, Effect::StopSandbox(_)));
+    assert!(write < engine, "the intent comes first: {stop:?}");
+    let wake = settle(&mut machine, Event::CallArrived, Seen::Stopped);
+    assert_eq!(writes(&wake), [Starting, Running]);
+    assert!(has(&wake, |e| matches!(e, Effect::StartSandbox(_))));
+    assert!(!has(&wake, |e| matches!(e, Effect::CreateSandbox(_))));
+    assert!(has(&wake, |e| *e == Effect::AdmitWaiters { fresh: true }));
+}
+
+#[test]
+fn a_job_or_a_call_keeps_an_unused_sandbox_running() {
+    let mut machine = running();
+    let ask = machine.apply(Event::IdleLimitReached, NOW);
+    let [Effect::AskForJobs(attempt)] = ask[..] else {
+        panic!("{ask:?}")
+    };
+    assert_eq!(
+        machine.apply(Event::JobsAnswered(attempt, true), NOW),
+        [Effect::SetTimer(Timer::Idle, 600_000)]
+    );
+    let ask = machine.apply(Event::IdleLimitReached, NOW);
+    let [Effect::AskForJobs(attempt)] = ask[..] else {
+        panic!("{ask:?}")
+    };
+    let close = machine.apply(Event::JobsAnswered(attempt, false), NOW);
+    let [Effect::CloseDoor(attempt)] = close[..] else {
+        panic!("{close:?}")
+    };
+    assert_eq!(
+        machine.apply(Event::CallBegan(attempt), NOW),
+        [Effect::SetTimer(Timer::Idle, 600_000)]
+    );
+    assert_eq!(machine.state(), Running);
+}
+
+#[test]
+fn a_failed_start_ends_the_lease_and_says_why() {
+    for (results, failed) in [(0, "create"), (1, "start"), (2, "await")] {
+        let mut machine = machine(Starting);
+        let mut effects = machine.apply(Event::Recorded, NOW);
+        machine.apply(Event::CallArrived, NOW);
+        for _ in 0..results {
+            let event = effects.iter().find_map(|e| success(e, Seen::Nothing));
+            effects = machine.apply(event.unwrap(), NOW);
+        }
+        let attempt = machine_attempt(&effects);
+        let after = settle(
+            &mut machine,
+            Event::EffectFailed(attempt, failed.into()),
+            Seen::Nothing,
+        );
+        assert!(has(&after, |e| {
+            *e == Effect::RefuseWaiters(Refusal::StartFailed(failed.into()))
+        }));
+        assert_eq!(writes(&after), [Ending, Ended]);
+        assert!(has(&after, |e| matches!(e, Effect::RemoveSandbox(_))));
+        assert!(has(&after, |e| *e == Effect::Retire));
+        assert_eq!(machine.end(), Some(&EndReason::StartFailed(failed.into())));
+    }
+}
+
+fn machine_attempt(effects: &[Effect]) -> Attempt {
+    effects
+        .iter()
+        .rev()
+        .find_map(|effect| match effect {
+            Effect::CreateSandbox(a) | Effect::StartSandbox(a) | Effect::AwaitAgent(a) => Some(*a),
+            _ => None,
+        })
+        .unwrap()
+}
+
+#[test]
+fn a_start_that_takes_too_long_ends_the_lease() {
+    let mut machine = machine(Starting);
+    machine.apply(Event::Recorded, NOW);
+    machine.apply(Event::CallArrived, NOW);
+    let after = machine.apply(Event::StartLimitReached, NOW);
+    assert!(after.contains(&Effect::RefuseWaiters(Refusal::StartTimedOut)));
+    assert_eq!(machine.state(), Ending);
+}
+
+#[test]
+fn a_sandbox_that_ends_by_itself_ends_the_lease_with_the_reason() {
+    for (loss, reason) in [
+        (Loss::OutOfMemory, EndReason::OutOfMemory),
+        (Loss::Died, EndReason::SandboxLost),
+        (Loss::EngineLost, EndReason::RuntimeRestarted),
+    ] {
+        let mut machine = running();
+        let after = settle(
+            &mut machine,
+            Event::SandboxEnded(Attempt(1), loss),
+            Seen::Nothing,
+        );
+        assert!(after.contains(&Effect::ShutDoor(reason.clone())));
+        assert_eq!(machine.end(), Some(&reason));
+        assert_eq!(machine.state(), Ended);
+        // An older watch says nothing about this sandbox.
+        let mut machine = running();
+        assert_eq!(
+            machine.apply(Event::SandboxEnded(Attempt(0), loss), NOW),
+            []
+        );
+    }
+}
+
+#[test]
+fn the_end_comes_from_every_state_and_is_final() {
+    for (mut machine, what) in [
+        (machine(Starting), "new"),
+        (running(), "running"),
+        (idle(), "idle"),
+    ] {
+        let after = settle(&mut machine, Event::HardLimitReached, Seen::Running);
+        assert_eq!(writes(&after), [Ending, Ended], "{what}");
+        assert_eq!(machine.end(), Some(&EndReason::HardTimeLimit));
+        assert_eq!(machine.apply(Event::EndRequested, NOW), []);
+        assert_eq!(
+            machine.apply(Event::CallArrived, NOW),
+            [Effect::RefuseWaiters(Refusal::Ended(
+                EndReason::HardTimeLimit
+            ))]
+        );
+    }
+}
+
+#[test]
+fn reconciling_follows_the_table() {
+    use Seen::{Nothing, Running as Runs, Stopped};
+    let lost = Some(EndReason::RuntimeRestarted);
+    for (recorded, seen, state, end, created) in [
+        (Starting, Runs, Running, None, false),
+        (Starting, Stopped, Running, None, true),
+        (Starting, Nothing, Running, None, true),
+        (Running, Runs, Running, None, false),
+        (Running, Stopped, Ended, lost.clone(), false),
+        (Running, Nothing, Ended, lost.clone(), false),
+        (Idle, Runs, Idle, None, false),
+        (Idle, Stopped, Idle, None, false),
+        (Idle, Nothing, Ended, lost.clone(), false),
+        (Ending, Runs, Ended, None, false),
+        (Ending, Stopped, Ended, None, false),
+        (Ending, Nothing, Ended, None, false),
+        (Ended, Nothing, Ended, None, false),
+    ] {
+        let mut machine = machine(recorded);
+        let effects = settle(&mut machine, Event::Resumed { at_boot: true }, seen);
+        let row = format!("{recorded:?} × {seen:?}: {effects:?}");
+        assert_eq!(machine.state(), state, "{row}");
+        assert_eq!(machine.end(), end.as_ref(), "{row}");
+        assert!(machine.is_settled(), "{row}");
+        let creates = has(&effects, |e| matches!(e, Effect::CreateSandbox(_)));
+        assert_eq!(creates, created, "{row}");
+        let removes = has(&effects, |e| matches!(e, Effect::RemoveSandbox(_)));
+        assert_eq!(removes, recorded != Ended && state == Ended, "{row}");
+        let adopts = has(&effects, |e| matches!(e, Effect::AdmitWaiters { .. }));
+        assert_eq!(adopts, state == Running, "{row}");
+    }
+}
+
+#[test]
+fn an_adopted_sandbox_that_does_not_answer_counts_as_lost() {
+    let mut machine = machine(Running);
+    machine.apply(Event::Resumed { at_boot: true }, NOW);
+    machine.apply(Event::Observed(Attempt(1), Seen::Running), NOW);
+    let after = machine.apply(Event::EffectFailed(Attempt(2), "no answer".into()), NOW);
+    assert!(after.contains(&Effect::ShutDoor(EndReason::SandboxLost)));
+}
+
+#[test]
+fn an_engine_that_is_down_is_asked_again_and_does_not_hold_calls_for_ever() {
+    let mut machine = machine(Idle);
+    machine.apply(Event::Resumed { at_boot: true }, NOW);
+    let waits = machine.apply(Event::CallArrived, NOW);
+    assert_eq!(waits, [Effect::SetTimer(Timer::Start, 90_000)]);
+    let mut attempt = Attempt(1);
+    for pause_ms in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
+        let failed = machine.apply(Event::EffectFailed(attempt, "down".into()), NOW);
+        assert_eq!(failed, [Effect::SetTimer(Timer::Retry, pause_ms)]);
+        let again = machine.apply(Event::RetryDue, NOW);
+        attempt.0 += 1;
+        assert_eq!(again, [Effect::Observe(attempt)]);
+    }
+    assert_eq!(
+        machine.apply(Event::StartLimitReached, NOW),
+        [Effect::RefuseWaiters(Refusal::StartTimedOut)]
+    );
+    // The lease itself is still there once the engine is back.
+    settle(
+        &mut machine,
+        Event::Observed(attempt, Seen::Stopped),
+        Seen::Stopped,
+    );
+    assert_eq!(machine.state(), Idle);
+}
+
+#[test]
+fn a_lease_older_than_its_hard_limit_ends_at_once_after_a_restart() {
+    let mut machine = machine(Running);
+    let late = NOW.plus_millis(LIMITS.hard_timeout_ms + 5);
+    let effects = machine.apply(Event::Resumed { at_boot: true }, late);
+    assert_eq!(effects[0], Effect::SetTimer(Timer::Hard, 0));
+}
+
+/// One step of a run: which pending thing happens, and how.
+#[derive(Debug, Clone)]
+enum Move {
+    Call,
+    EndAsked,
+    Suspect,
+    /// A pending slow effect succeeds (by index), with what the runtime would show.
+    Succeeds(prop::sample::Index, u8),
+    Fails(prop::sample::Index),
+    /// A result that was already reported comes once more.
+    Repeats(prop::sample::Index),
+    Fires(prop::sample::Index),
+    Dies(u8),
+}
+
+fn a_move() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        4 => Just(Move::Call),
+        1 => Just(Move::EndAsked),
+        1 => Just(Move::Suspect),
+        12 => (any::<prop::sample::Index>(), 0..3_u8).prop_map(|(i, s)| Move::Succeeds(i, s)),
+        3 => any::<prop::sample::Index>().prop_map(Move::Fails),
+        2 => any::<prop::sample::Index>().prop_map(Move::Repeats),
+        3 => any::<prop::sample::Index>().prop_map(Move::Fires),
+        1 => (0..3_u8).prop_map(Move::Dies),
+    ]
+}
+
+/// The world around a machine: what is pending, which timers are set, how many calls wait.
+struct World {
+    machine: LeaseMachine,
+    pending: Vec<Effect>,
+    reported: Vec<Event>,
+    timers: BTreeSet<Timer>,
+    waiting: usize,
+    watch: Option<Attempt>,
+    retired: usize,
+    door_shut: bool,
+}
+
+impl World {
+    fn feed(&mut self, event: Event) {
+        let was_ended = self.machine.state() == Ended && self.machine.is_settled();
+        let effects = self.machine.apply(event.clone(), NOW);
+        for effect in effects {
+            if was_ended {
+                assert!(
+                    matches!(effect, Effect::RefuseWaiters(_)),
+                    "Ended is final, but {event:?} caused {effect:?}"
+                );
+            }
+            match effect {
+                Effect::SetTimer(timer, _) => {
+                    self.timers.insert(timer);
+                }
+                Effect::ClearTimer(timer) => {
+                    self.timers.remove(&timer);
+                }
+                Effect::AdmitWaiters { .. } => {
+                    assert!(!self.door_shut, "a shut door opened");
+                    self.waiting = 0;
+                }
+                Effect::RefuseWaiters(_) => self.waiting = 0,
+                Effect::WatchSandbox(watch) => self.watch = Some(watch),
+                Effect::ShutDoor(_) => self.door_shut = true,
+                Effect::Retire => self.retired += 1,
+                slow => self.pending.push(slow),
+            }
+        }
+        let machine = &self.machine;
+        assert_eq!(machine.has_waiters(), self.waiting > 0, "{machine:?}");
+        if self.waiting > 0 {
+            let bounded = self.timers.contains(&Timer::Start);
+            assert!(bounded, "calls wait without a limit: {machine:?}");
+        }
+        if machine.state() == Starting && machine.end().is_none() && self.pending.is_empty() {
+            let bounded =
+                self.timers.contains(&Timer::Start) || self.timers.contains(&Timer::Retry);
+            assert!(bounded, "a start without a limit: {machine:?}");
+        }
+        assert!(self.retired <= 1);
+        assert_eq!(
+            self.retired == 1,
+            machine.state() == Ended && machine.is_settled()
+        );
+    }
+
+    fn step(&mut self, step: &Move) {
+        match step {
+            Move::Call => {
+                self.waiting += 1;
+                self.feed(Event::CallArrived);
+            }
+            Move::EndAsked => self.feed(Event::EndRequested),
+            Move::Suspect => self.feed(Event::Suspected),
+            Move::Succeeds(index, seen) => {
+                if self.pending.is_empty() {
+                    return;
+                }
+                let effect = self.pending.remove(index.index(self.pending.len()));
+                let seen = [Seen::Running, Seen::Stopped, Seen::Nothing][usize::from(*seen)];
+                let event = success(&effect, seen).unwrap();
+                self.reported.push(event.clone());
+                self.feed(event);
+            }
+            Move::Fails(index) => {
+                // A record that cannot be written ends the actor, not the machine.
+                let failing: Vec<usize> = (0..self.pending.len())
+                    .filter(|i| {
+                        !matches!(
+                            self.pending[*i],
+                            Effect::WriteRecord { .. } | Effect::CloseDoor(_)
+                        )
+                    })
+                    .collect();
+                if failing.is_empty() {
+                    return;
+                }
+                let effect = self.pending.remove(failing[index.index(failing.len())]);
+                let attempt = match effect {
+                    Effect::Observe(a)
+                    | Effect::CreateSandbox(a)
+                    | Effect::StartSandbox(a)
+                    | Effect::AwaitAgent(a)
+                    | Effect::AskForJobs(a)
+                    | Effect::StopSandbox(a)
+                    | Effect::RemoveSandbox(a) => a,
+                    other => panic!("{other:?} is not slow"),
+                };
+                self.feed(Event::EffectFailed(attempt, "broken".into()));
+            }
+            Move::Repeats(index) => {
+                if self.reported.is_empty() {
+                    return;
+                }
+                let event = self.reported[index.index(self.reported.len())].clone();
+                let before = format!("{:?}", self.machine);
+                self.feed(event);
+                assert_eq!(
+                    before,
+                    format!("{:?}", self.machine),
+                    "a stale result counted"
+                );
+            }
+            Move::Fires(index) => {
+                let timers: Vec<Timer> = self.timers.iter().copied().collect();
+                if timers.is_empty() {
+                    return;
+                }
+                let timer = timers[index.index(timers.len())];
+                self.timers.remove(&timer);
+                self.fire(timer);
+            }
+            Move::Dies(how) => {
+                if let Some(watch) = self.watch.take() {
+                    let loss = [Loss::OutOfMemory, Loss::Died, Loss::EngineLost][usize::from(*how)];
+                    self.feed(Event::SandboxEnded(watch, loss));
+                }
+            }
+        }
+    }
+
+    fn fire(&mut self, timer: Timer) {
+        let event = match timer {
+            Timer::Start => Event::StartLimitReached,
+            Timer::Idle => Event::IdleLimitReached,
+            Timer::Hard => Event::HardLimitReached,
+            Timer::Retry => Event::RetryDue,
+            Timer::Rewatch => Event::RewatchDue,
+        };
+        self.feed(event);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Whatever happens in whatever order: calls that wait have a limit, a shut door stays
+    /// shut, stale results change nothing, Ended is final, and from anywhere the lease can end.
+    #[test]
+    fn no_order_of_events_breaks_a_promise(
+        recorded in prop::sample::select(vec![Starting, Running, Idle, Ending]),
+        fresh in any::<bool>(),
+        moves in prop::collection::vec(a_move(), 0..60),
+    ) {
+        let mut world = World {
+            machine: machine(recorded),
+            pending: Vec::new(),
+            reported: Vec::new(),
+            timers: BTreeSet::new(),
+            waiting: 0,
+            watch: None,
+            retired: 0,
+            door_shut: false,
+        };
+        world.feed(if fresh && recorded == Starting {
+            Event::Recorded
+        } else {
+            Event::Resumed { at_boot: !fresh }
+        });
+        for step in &moves {
+            world.step(step);
+        }
+        // Everything left goes well, and somebody asks for the end: it comes.
+        world.feed(Event::EndRequested);
+        for _ in 0..100 {
+            if let Some(effect) = world.pending.pop() {
+                let event = success(&effect, Seen::Nothing).unwrap();
+                world.feed(event);
+            } else if world.timers.remove(&Timer::Retry) {
+                world.feed(Event::RetryDue);
+            }
+        }
+        prop_assert_eq!(world.machine.state(), Ended);
+        prop_assert_eq!(world.retired, 1);
+        prop_assert_eq!(world.waiting, 0);
+    }
+}

@@ -1,0 +1,44 @@
+//! The schema version and the steps between versions.
+//!
+//! A step changes what rows mean or where they are: tables, keys, indexes. A new shape of a value
+//! needs no step, only a new variant of its DTO. Steps are ordered, all pending ones run in one
+//! transaction, and they are tried on an overlay before the file is copied and changed.
+
+use redb::WriteTransaction;
+
+use crate::{
+    error::StoreError,
+    meta::{schema_in, write_schema},
+};
+
+/// One step from the version before.
+pub(crate) struct Migration {
+    /// The version that it leads to.
+    pub(crate) to: u32,
+    pub(crate) run: fn(&WriteTransaction) -> Result<(), StoreError>,
+}
+
+/// What a release knows.
+#[derive(Clone, Copy)]
+pub(crate) struct Schema {
+    pub(crate) version: u32,
+    /// In order, each one version further than the one before.
+    pub(crate) migrations: &'static [Migration],
+}
+
+/// The schema of this release. Version 1 is the first; there is nothing older to migrate from.
+pub(crate) const CURRENT: Schema = Schema {
+    version: 1,
+    migrations: &[],
+};
+
+impl Schema {
+    /// Runs what is pending, without committing.
+    pub(crate) fn migrate(&self, transaction: &WriteTransaction) -> Result<(), StoreError> {
+        let from = schema_in(transaction)?.unwrap_or(self.version);
+        for migration in self.migrations.iter().filter(|step| step.to > from) {
+            (migration.run)(transaction)?;
+        }
+        write_schema(transaction, self.version)
+    }
+}
