@@ -67,6 +67,11 @@ pub const KEY_VARIABLE: &str = "HOTCELL_AGENT_KEY";
 pub const LEASE_VARIABLE: &str = "HOTCELL_LEASE";
 /// Environment variable with the address to listen on, `IP:PORT`; `0.0.0.0:8888` when absent.
 pub const LISTEN_VARIABLE: &str = "HOTCELL_AGENT_LISTEN";
+/// Environment variable with the directory that commands start in and call their home;
+/// `/workspace` when absent. For tests, which run the agent outside a sandbox.
+pub const WORKSPACE_VARIABLE: &str = "HOTCELL_AGENT_WORKSPACE";
+/// Environment variable with the directory for the agent's own files; [`RUN_PATH`] when absent.
+pub const RUN_VARIABLE: &str = "HOTCELL_AGENT_RUN";
 /// Where the agent stands in every sandbox, read-only.
 pub const AGENT_PATH: &str = "/.hotcell/agent";
 /// A small tmpfs for the agent's own files: command texts and shell state.

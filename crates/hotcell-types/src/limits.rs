@@ -272,6 +272,8 @@ pub const ENGINE_LIST_TIMEOUT_MS: u64 = 30_000;
 pub const SWEEP_INTERVAL_MS: u64 = 60_000;
 /// How often a profile's preflight runs by itself.
 pub const PREFLIGHT_INTERVAL_MS: u64 = 600_000;
+/// How soon it runs again when something failed: the operator may be mending it.
+pub const PREFLIGHT_RETRY_MS: u64 = 15_000;
 /// Requests that may wait for one preflight.
 pub const MAX_PREFLIGHT_WAITERS: usize = 64;
 /// How long an asked-for preflight may take.
@@ -313,3 +315,36 @@ pub const MAX_FOREIGN_CHANGES: usize = 64;
 pub const FIREWALL_POLL_INTERVAL_MS: u64 = 2_000;
 /// Elements that a timed set of the packet filter can hold: the last defence behind the filter's own ceiling.
 pub const MAX_TIMED_SET_ELEMENTS: u32 = 65_535;
+
+/// Addresses that one sandbox's filter keeps open at once.
+pub const MAX_LEARNED_ADDRESSES: usize = 16_384;
+/// How long an address stays open at least after it was last in an answer: clients keep addresses for
+/// much longer than the time to live says.
+pub const DEFAULT_LEARNED_GRACE_MS: u64 = 3_600_000;
+/// The longest that an answer may keep an address open, whatever its time to live.
+pub const MAX_LEARNED_MS: u64 = 24 * 3_600_000;
+/// Records of one answer that are looked at; the rest is left out of it.
+pub const MAX_ANSWER_RECORDS: usize = 512;
+/// Aliases that are followed from the question name.
+pub const MAX_ALIAS_CHAIN: usize = 16;
+
+/// Questions that one sandbox may ask at once; more are answered with a failure at once.
+pub const MAX_DNS_IN_FLIGHT: usize = 512;
+/// Questions a second that one sandbox may ask, and how many it may save up.
+pub const DEFAULT_DNS_RATE_PER_SECOND: u32 = 2_000;
+/// The longest that an upstream resolver may take for one try.
+pub const DNS_UPSTREAM_TIMEOUT_MS: u64 = 2_000;
+/// Tries before a lookup fails; each goes to the resolver that does best.
+pub const DNS_UPSTREAM_TRIES: usize = 3;
+/// Answers that the shared cache holds.
+pub const MAX_DNS_CACHE_ENTRIES: u64 = 65_536;
+/// Questions that may be with the upstream resolvers at once.
+pub const MAX_DNS_UPSTREAM_REQUESTS: usize = 4_096;
+/// The largest answer over UDP, for clients that take so much.
+pub const MAX_DNS_UDP_BYTES: u16 = 4_096;
+/// How long a TCP connection for questions may be idle.
+pub const DNS_TCP_IDLE_MS: u64 = 10_000;
+/// Answers that may wait on one TCP connection.
+pub const MAX_DNS_TCP_ANSWERS: usize = 64;
+/// The longest time to live that is passed on.
+pub const MAX_DNS_TTL_SECONDS: u32 = 86_400;
