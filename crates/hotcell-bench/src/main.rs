@@ -1,0 +1,84 @@
+//! Measures an appliance from outside, as a chat backend sees it, beside the bare OCI runtime and
+//! other peers. Prints one JSON row a line; `cargo xtask bench` starts it and writes the table.
+//!
+//! Every figure is a median of runs that alternate with the runs of what it is compared to, so that
+//! a machine that slows down slows both.
+#![allow(clippy::print_stdout, reason = "rows go to stdout")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "measures real time from outside; there is no test clock here"
+)]
+
+mod bare;
+mod client;
+mod docker;
+mod exec;
+mod memory;
+mod row;
+mod start;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::client::{Backend, Operator};
+
+/// Measures one appliance.
+#[derive(Parser)]
+struct Arguments {
+    /// Its address, `http://HOST:PORT`.
+    #[arg(long, env = "HOTCELL_URL")]
+    url: String,
+    /// The operator's token.
+    #[arg(long, env = "HOTCELL_ADMIN_TOKEN", hide_env_values = true)]
+    admin_token: String,
+    /// The OCI runtime that it drives: `runsc` or `runc`.
+    #[arg(long)]
+    runtime: String,
+    /// Its process id, for its memory.
+    #[arg(long)]
+    pid: u32,
+    /// An unpacked image of the same content, for the bare runtime.
+    #[arg(long)]
+    root_tree: PathBuf,
+    /// Docker's socket, with the image `hotcell-bench` imported; its row is `not measured` without.
+    #[arg(long)]
+    docker: Option<String>,
+    /// Groups to measure; all when none is named.
+    #[arg(long, value_delimiter = ',')]
+    groups: Vec<String>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let wants =
+        |group: &str| arguments.groups.is_empty() || arguments.groups.iter().any(|g| g == group);
+    let suffix = if arguments.runtime == "runsc" {
+        ""
+    } else {
+        "_runc"
+    };
+    if wants("daemon") && suffix.is_empty() {
+        memory::idle(arguments.pid)?.print();
+    }
+    let mut operator = Operator::connect(&arguments.url, &arguments.admin_token).await?;
+    let credential = operator.switch_on().await?;
+    let mut backend = Backend::connect(&arguments.url, credential).await?;
+    if wants("exec") {
+        exec::overhead(&mut backend, suffix).await?.print();
+        docker::exec_ratio(
+            &mut backend,
+            arguments.docker.as_deref(),
+            &arguments.runtime,
+        )
+        .await?
+        .print();
+    }
+    if wants("start") {
+        let bundle = bare::Bundle::new(&arguments.runtime, &arguments.root_tree)?;
+        start::cold(&mut backend, &bundle, suffix).await?.print();
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! `cargo xtask bench`: measures, side by side in one run, and writes `docs/performance.md`.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    daemon::{Daemon, Parts, Settings},
+    provision,
+    shell::{self, step},
+};
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only this group; docs/performance.md is written only when all are measured.
+    #[arg(value_enum)]
+    group: Option<Group>,
+    /// Also write the rows as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Group {
+    /// What a `bash` call costs.
+    Exec,
+    /// What a chat's first call costs.
+    Start,
+    /// What the daemon holds.
+    Daemon,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    name: String,
+    value: Option<f64>,
+    unit: String,
+    target: String,
+    met: Option<bool>,
+    note: String,
+}
+
+/// Measures; fails when something could not be measured at all, not when a target is missed.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    provision::ensure()?;
+    let parts = Parts::build()?;
+    let mut build = shell::cargo(1_800);
+    shell::run(build.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--release",
+        "-p",
+        "hotcell-bench",
+    ]))?;
+    let directory = shell::target().join("bench");
+    if directory.exists() {
+        fs::remove_dir_all(&directory)?;
+    }
+    let tree = directory.join("tree");
+    fs::create_dir_all(&tree)?;
+    step("unpacking the image for the bare runtime");
+    shell::quiet(
+        shell::limited(300, "tar")
+            .arg("-C")
+            .arg(&tree)
+            .arg("-xf")
+            .arg(&parts.image),
+    )?;
+    let mut rows = Vec::new();
+    for runtime in ["runsc", "runc"] {
+        step(&format!("measuring under {runtime}"));
+        rows.extend(measure(&parts, &directory, &tree, runtime, options.group)?);
+    }
+    fs::remove_dir_all(&directory)?;
+    rows.sort_by(|a: &Row, b: &Row| a.name.cmp(&b.name));
+    let table = render(&rows)?;
+    println!("\n{table}");
+    if let Some(path) = &options.json {
+        fs::write(path, serde_json::to_string_pretty(&rows)? + "\n")?;
+    }
+    if options.group.is_none() {
+        fs::write(shell::root().join("docs/performance.md"), page(&table)?)?;
+        println!("wrote docs/performance.md");
+    }
+    Ok(())
+}
+
+fn measure(
+    parts: &Parts,
+    directory: &Path,
+    tree: &Path,
+    runtime: &str,
+    group: Option<Group>,
+) -> Result<Vec<Row>> {
+    let settings = Settings {
+        directory: &directory.join(runtime),
+        oci_runtime: runtime,
+        more: "",
+    };
+    let daemon = Daemon::start(parts, &settings)?;
+    let mut command = shell::limited(900, shell::target().join("release/hotcell-bench"));
+    command
+        .env("HOTCELL_URL", &daemon.url)
+        .env("HOTCELL_ADMIN_TOKEN", daemon.operator_token()?)
+        .args([
+            "--runtime",
+            runtime,
+            "--pid",
+            &daemon.pid().to_string(),
+            "--root-tree",
+        ])
+        .arg(tree);
+    match group {
+        Some(Group::Exec) => drop(command.args(["--groups", "exec"])),
+        Some(Group::Start) => drop(command.args(["--groups", "start"])),
+        Some(Group::Daemon) => drop(command.args(["--groups", "daemon"])),
+        None => {}
+    }
+    let output = shell::output(&mut command);
+    daemon.remove()?;
+    output?
+        .lines()
+        .map(|line| serde_json::from_str(line).with_context(|| format!("not a row: {line}")))
+        .collect()
+}
+
+fn render(rows: &[Row]) -> Result<String> {
+    if rows.is_empty() {
+        bail!("nothing was measured");
+    }
+    let mut table = String::from("| row | value | target | met | how |\n|---|---|---|---|---|\n");
+    for row in rows {
+        let value = row
+            .value
+            .map_or_else(|| "–".into(), |value| format!("{value:.2} {}", row.unit));
+        let met = match row.met {
+            Some(true) => "yes",
+            Some(false) => "**no**",
+            None => "–",
+        };
+        writeln!(
+            table,
+            "| `{}` | {value} | {} | {met} | {} |",
+            row.name, row.target, row.note
+        )?;
+    }
+    Ok(table)
+}
+
+fn page(table: &str) -> Result<String> {
+    let kernel = shell::output(shell::limited(10, "uname").arg("-sr"))?;
+    let cores = std::thread::available_parallelism()?;
+    Ok(format!(
+        "# Performance\n\n\
+         Written by `cargo xtask bench`. Every figure is a median; what is compared was measured in turn, in \
+         one run, so the ratios say more than the times. Machine: {cores} cores, {}.\n\n{table}",
+        kernel.trim()
+    ))
+}

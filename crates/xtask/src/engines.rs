@@ -1,0 +1,411 @@
+//! Container engines for tests and bench: installed when missing, started beside whatever runs on
+//! this machine already, with sockets and data of their own, and ended by their process ids.
+//!
+//! ```text
+//! /var/tmp/hotcell-engines/<name>/    data (images stay from run to run), configuration, log
+//! /run/hotcell-engines/<name>/        sockets, state
+//! ```
+//!
+//! A rootless engine's user must be able to pass through both, so they are not in `target`.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{Read, Write},
+    os::unix::{
+        fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
+        net::UnixStream,
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{
+    provision,
+    shell::{self, step},
+};
+
+const DATA: &str = "/var/tmp/hotcell-engines";
+const RUN: &str = "/run/hotcell-engines";
+/// The user of the rootless engine: files of its sandboxes belong to it, and everywhere else they
+/// belong to this one.
+const SANDBOX_UID: u32 = 1000;
+/// Tries of a tenth of a second.
+const START_TRIES: u32 = 300;
+const END_TRIES: u32 = 200;
+
+/// A program and the package that brings it.
+const NEEDED: [(&str, &str); 6] = [
+    ("dockerd", "docker.io"),
+    ("podman", "podman"),
+    ("slirp4netns", "slirp4netns"),
+    ("newuidmap", "uidmap"),
+    ("fuse-overlayfs", "fuse-overlayfs"),
+    ("runc", "runc"),
+];
+
+/// An engine that runs. Dropping it ends it.
+pub(crate) struct Started {
+    /// Where it listens.
+    pub(crate) socket: PathBuf,
+    child: Child,
+    /// Where a process that outlives the engine writes its number.
+    survivor: Option<PathBuf>,
+    /// Held so that nobody else uses the same data.
+    _lock: File,
+}
+
+/// All of them.
+pub(crate) struct Engines {
+    docker: Started,
+    podman: Started,
+    podman_runsc: Started,
+    podman_rootless: Started,
+}
+
+impl Engines {
+    /// Installs what is missing and starts them.
+    pub(crate) fn ensure() -> Result<Self> {
+        Ok(Self {
+            docker: ensure_docker()?,
+            podman: ensure_podman()?,
+            podman_runsc: ensure_podman_runsc()?,
+            podman_rootless: ensure_podman_rootless()?,
+        })
+    }
+
+    /// What tests and bench look for.
+    pub(crate) fn environment(&self) -> [(&'static str, OsString); 4] {
+        [
+            ("HOTCELL_TEST_DOCKER", &self.docker),
+            ("HOTCELL_TEST_PODMAN", &self.podman),
+            ("HOTCELL_TEST_PODMAN_RUNSC", &self.podman_runsc),
+            ("HOTCELL_TEST_PODMAN_ROOTLESS", &self.podman_rootless),
+        ]
+        .map(|(name, engine)| (name, engine.socket.clone().into_os_string()))
+    }
+}
+
+/// Docker Engine with the runtimes runc and runsc. It makes no network and no rule.
+pub(crate) fn ensure_docker() -> Result<Started> {
+    install()?;
+    let place = Place::make("docker", 0)?;
+    let runsc = place.write_runsc()?;
+    let config = serde_json::json!({ "runtimes": { "runsc": { "path": runsc } } });
+    let config_file = place.write("daemon.json", &config.to_string())?;
+    let mut command = Command::new("dockerd");
+    command
+        .arg("--config-file")
+        .arg(config_file)
+        .arg("--data-root")
+        .arg(place.data.join("data"))
+        .arg("--exec-root")
+        .arg(place.run.join("exec"))
+        .arg("--pidfile")
+        .arg(place.run.join("dockerd.pid"))
+        .arg("--host")
+        .arg(format!("unix://{}", place.socket().display()))
+        .args(["--iptables=false", "--ip6tables=false", "--bridge=none"]);
+    place.start(command, None)
+}
+
+/// Podman as root, under runc.
+pub(crate) fn ensure_podman() -> Result<Started> {
+    podman_as_root("podman", "runc")
+}
+
+/// Podman as root, under gVisor: Podman takes one OCI runtime for all containers of a service.
+pub(crate) fn ensure_podman_runsc() -> Result<Started> {
+    podman_as_root("podman-runsc", "runsc")
+}
+
+fn podman_as_root(name: &str, runtime: &str) -> Result<Started> {
+    install()?;
+    let place = Place::make(name, 0)?;
+    let mut command = podman(&place, runtime)?;
+    command.env("XDG_RUNTIME_DIR", &place.run);
+    place.start(command, None)
+}
+
+/// Podman as an ordinary user: the one with the sandbox's user id, made when there is none.
+pub(crate) fn ensure_podman_rootless() -> Result<Started> {
+    install()?;
+    let user = ordinary_user()?;
+    give_ids(&user)?;
+    let place = Place::make("podman-rootless", SANDBOX_UID)?;
+    let inner = podman(&place, "runc")?;
+    let mut command = Command::new("setpriv");
+    let id = SANDBOX_UID.to_string();
+    command
+        .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    command
+        .env("HOME", &place.data)
+        .env("USER", &user)
+        .env("XDG_RUNTIME_DIR", &place.run)
+        .env_remove("DBUS_SESSION_BUS_ADDRESS");
+    // It holds the user namespace for the next service, and outlives this one.
+    let survivor = place.run.join("libpod/tmp/pause.pid");
+    place.start(command, Some(survivor))
+}
+
+/// The service, with files of its own instead of the machine's.
+fn podman(place: &Place, runtime: &str) -> Result<Command> {
+    let runsc = place.write_runsc()?;
+    let containers = format!(
+        "[engine]\nruntime = \"{runtime}\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
+         [engine.runtimes]\nrunsc = [\"{}\"]\n",
+        runsc.display()
+    );
+    let storage = format!(
+        "[storage]\ndriver = \"overlay\"\ngraphroot = \"{}\"\nrunroot = \"{}\"\n",
+        place.data.join("data").display(),
+        place.run.join("storage").display()
+    );
+    let mut command = Command::new("podman");
+    command
+        .args(["system", "service", "--time=0"])
+        .arg(format!("unix://{}", place.socket().display()))
+        .env("CONTAINERS_CONF", place.write("containers.conf", &containers)?)
+        .env("CONTAINERS_STORAGE_CONF", place.write("storage.conf", &storage)?);
+    Ok(command)
+}
+
+fn install() -> Result<()> {
+    let packages: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(program, _)| !shell::has(program))
+        .map(|(_, package)| *package)
+        .collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if !shell::has("apt-get") {
+        bail!("missing: {}; install them", packages.join(" "));
+    }
+    step(&format!("installing {}", packages.join(" ")));
+    shell::quiet(shell::limited(300, "apt-get").arg("update"))?;
+    provision::install(&packages, None)
+}
+
+/// The name of the user with the sandbox's id.
+fn ordinary_user() -> Result<String> {
+    let find = || -> Result<Option<String>> {
+        let users = fs::read_to_string("/etc/passwd").context("/etc/passwd")?;
+        Ok(users.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            (fields.nth(1)? == SANDBOX_UID.to_string()).then(|| name.to_owned())
+        }))
+    };
+    if let Some(name) = find()? {
+        return Ok(name);
+    }
+    let id = SANDBOX_UID.to_string();
+    let mut command = shell::limited(30, "useradd");
+    shell::quiet(command.args(["--system", "--no-create-home", "--uid", &id, "hotcell-sandbox"]))?;
+    find()?.context("the new user is not in /etc/passwd")
+}
+
+/// Subordinate ids, without which there is no rootless engine.
+fn give_ids(user: &str) -> Result<()> {
+    for (file, option) in [("/etc/subuid", "--add-subuids"), ("/etc/subgid", "--add-subgids")] {
+        let table = fs::read_to_string(file).unwrap_or_default();
+        let own = [format!("{user}:"), format!("{SANDBOX_UID}:")];
+        if table.lines().any(|line| own.iter().any(|own| line.starts_with(own))) {
+            continue;
+        }
+        let first = first_free(&table);
+        let range = format!("{first}-{}", first + 65_535);
+        shell::quiet(shell::limited(30, "usermod").args([option, &range, user]))?;
+    }
+    Ok(())
+}
+
+/// The first id after every range that is given away.
+fn first_free(table: &str) -> u64 {
+    table
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':').skip(1).map(str::parse::<u64>);
+            Some(fields.next()?.ok()? + fields.next()?.ok()?)
+        })
+        .max()
+        .unwrap_or(0)
+        .max(100_000)
+}
+
+/// The directories of one engine.
+struct Place {
+    name: String,
+    data: PathBuf,
+    run: PathBuf,
+    owner: u32,
+}
+
+impl Place {
+    fn make(name: &str, owner: u32) -> Result<Self> {
+        for root in [DATA, RUN] {
+            make_directory(Path::new(root), 0)?;
+        }
+        let place = Self {
+            name: name.to_owned(),
+            data: Path::new(DATA).join(name),
+            run: Path::new(RUN).join(name),
+            owner,
+        };
+        make_directory(&place.data, owner)?;
+        make_directory(&place.run, owner)?;
+        Ok(place)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.run.join("engine.sock")
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.data.join(name);
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
+    /// gVisor as an engine calls it. On some kernels it takes every network namespace for the
+    /// host's when it sees certain files; it gets a view without them.
+    fn write_runsc(&self) -> Result<PathBuf> {
+        let path = self.write(
+            "runsc",
+            "#!/bin/sh\n\
+             exec unshare --mount --propagation slave sh -c '\n\
+             mount -t tmpfs -o ro,size=4k none /proc/sys/net &&\n\
+             exec runsc --platform=systrap \"$@\"' runsc \"$@\"\n",
+        )?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(path)
+    }
+
+    fn start(&self, mut command: Command, survivor: Option<PathBuf>) -> Result<Started> {
+        let lock = File::create(self.data.join("lock"))?;
+        lock.try_lock()
+            .with_context(|| format!("another run uses the {} of tests", self.name))?;
+        step(&format!("starting {}", self.name));
+        let socket = self.socket();
+        if socket.exists() {
+            fs::remove_file(&socket)?;
+        }
+        let log = self.data.join("log");
+        let output = File::create(&log)?;
+        let child = command
+            .current_dir(&self.data)
+            // Not ours to interrupt: it is ended in order when we are.
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.name))?;
+        let mut started = Started {
+            socket,
+            child,
+            survivor,
+            _lock: lock,
+        };
+        for _ in 0..START_TRIES {
+            if answers(&started.socket) {
+                return Ok(started);
+            }
+            if let Some(status) = started.child.try_wait()? {
+                let words = fs::read_to_string(&log).unwrap_or_default();
+                bail!("{} ended with {status}:\n{words}", self.name);
+            }
+            pause();
+        }
+        bail!("{} does not answer; see {}", self.name, log.display())
+    }
+}
+
+/// Makes a directory that others may pass through, or finds it to be the right user's.
+fn make_directory(path: &Path, owner: u32) -> Result<()> {
+    let made = fs::DirBuilder::new().mode(0o711).create(path);
+    match made {
+        Ok(()) => chown(path, Some(owner), Some(owner))?,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            let found = fs::symlink_metadata(path)?;
+            ensure!(
+                found.is_dir() && found.uid() == owner,
+                "{} is somebody else's",
+                path.display()
+            );
+        }
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    }
+    Ok(())
+}
+
+fn answers(socket: &Path) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head)?;
+        Ok(head.ends_with(b"200"))
+    };
+    ask().unwrap_or(false)
+}
+
+/// Between two looks at a condition.
+fn pause() {
+    std::thread::park_timeout(Duration::from_millis(100));
+}
+
+fn signal(pid: u32, name: &str) {
+    // A process that is gone already is what is wanted.
+    let _ = Command::new("kill")
+        .args(["-s", name, &pid.to_string()])
+        .stderr(Stdio::null())
+        .status();
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        signal(self.child.id(), "TERM");
+        let mut ended = false;
+        for _ in 0..END_TRIES {
+            ended = matches!(self.child.try_wait(), Ok(Some(_)));
+            if ended {
+                break;
+            }
+            pause();
+        }
+        if !ended {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        let survivor = self.survivor.as_ref().and_then(|path| fs::read_to_string(path).ok());
+        if let Some(pid) = survivor.and_then(|text| text.trim().parse().ok()) {
+            signal(pid, "KILL");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_do_not_overlap() {
+        assert_eq!(first_free(""), 100_000);
+        assert_eq!(first_free("a:100000:65536\nb:165536:65536\n"), 231_072);
+        assert_eq!(first_free("broken\nc:5:\n"), 100_000);
+    }
+}
