@@ -15,7 +15,7 @@ pub(crate) fn from_hyper(error: &hyper::Error) -> SandboxError {
     if let Some(own) = find::<SandboxError>(error) {
         return own.clone();
     }
-    if error.is_parse() || error.is_parse_status() || error.is_parse_too_large() {
+    if error.is_parse() || error.is_parse_status() {
         return SandboxError::Protocol(chain(error));
     }
     match find::<io::Error>(error).map(io::Error::kind) {

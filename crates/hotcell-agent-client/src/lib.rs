@@ -2,7 +2,7 @@
 //! agent inside it.
 //!
 //! ```text
-//!   Sandbox methods ──► sandbox ──► client ──► pool ──► Dial ──► agent, TCP 8888
+//!   Sandbox methods ──► sandbox ──► client ──► pool ──► link ──► Dial ──► agent, TCP 8888
 //!                          │          │  sign, send, wait for the head
 //!                          │          └─ once more on a fresh connection, if nothing was sent
 //!                          ├─ answer   whole answers: JSON, bounded
@@ -21,6 +21,7 @@ mod client;
 mod content;
 mod error;
 mod frames;
+mod link;
 mod patience;
 mod pool;
 mod sandbox;
@@ -40,4 +41,14 @@ pub trait Dial: Send + Sync + 'static {
     /// # Errors
     /// When nothing listens there; the sandbox then counts as lost.
     async fn dial(&self) -> std::io::Result<tokio::net::TcpStream>;
+
+    /// Returns when the sandbox that runs now has ended. Its connections are closed then, and
+    /// whoever waits for something over one of them learns at once that it is lost.
+    ///
+    /// A peer that is killed together with its network stack closes nothing, so without this
+    /// only the silence tells. A runtime that cannot watch its sandboxes leaves this as it is: it
+    /// never returns.
+    async fn gone(&self) {
+        std::future::pending().await
+    }
 }

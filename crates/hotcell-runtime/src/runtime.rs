@@ -126,6 +126,7 @@ pub trait Runtime: Send + Sync + 'static {
     /// What it uses.
     async fn stats(&self, lease: &LeaseId) -> Result<Stats, RuntimeError>;
 
-    /// The way into a running sandbox. Does not wait for it.
+    /// The way into a running sandbox. Does not wait for it. Keep it for as long as the sandbox
+    /// runs: it may hold the connections that make a call cheap.
     fn sandbox(&self, lease: &LeaseId, key: &AgentKey) -> Result<Arc<dyn Sandbox>, RuntimeError>;
 }
