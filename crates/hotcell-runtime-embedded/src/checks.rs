@@ -1,0 +1,258 @@
+//! Preflight: what an operator sees when this runtime is tested.
+//!
+//! | id | asks |
+//! |---|---|
+//! | `runtime.oci` | does an engine run a sandbox whose agent answers |
+//! | `runtime.gvisor` | does user code stay away from the host's kernel |
+//! | `runtime.network` | does the gateway namespace lead nowhere |
+//! | `cgroup` | can memory, processes and processor time be limited |
+//! | `disk.bound` | do `/workspace` and `/tmp` end at their size |
+//! | `disk.free` | is there room for another sandbox |
+//! | `kernel.loop` | are there loop devices |
+//! | `tool.mount`, `tool.mkfs` | are the programs there that scratch disks need |
+//! | `image.present` | is there an image to run |
+//! | `agent.binary` | is the agent where it should be |
+//! | `leftovers` | are there sandboxes whose record cannot be read |
+
+use std::path::Path;
+
+use hotcell_runtime::{Check, Isolation, RuntimeError};
+
+use crate::{
+    cgroup::Cgroups,
+    config::EmbeddedConfig,
+    embedded::{Embedded, leases},
+    image::ImageStore,
+    layout::{LINK_PREFIX, Layout},
+    oci::{in_path, is_executable},
+    probe::probe,
+    record::{Record, need_free_space},
+    scratch::Scratch,
+};
+
+/// What is wrong on this host, by trying everything. For when [`Embedded::open`] fails, and for
+/// an operator who sets up a profile; the runtime must not be open elsewhere.
+pub async fn diagnose(config: EmbeddedConfig) -> Vec<Check> {
+    let (error, config) = match Embedded::open(config.clone()).await {
+        Ok(runtime) => return runtime.checks().await,
+        Err(error) => (error, config),
+    };
+    let layout = Layout::new(&config.state_dir, &config.run_dir, &config.installation);
+    let mut checks = vec![Check::fail(
+        "runtime.oci",
+        error.to_string(),
+        "install gVisor (runsc), or crun or runc, and run hotcell as root",
+    )];
+    if in_path("runsc").is_none() {
+        checks.push(no_gvisor(CheckLevel::Fail, "runsc is not installed"));
+    }
+    checks.push(match Cgroups::detect(layout.cgroup_base()) {
+        Ok(cgroups) => cgroup_pass(&cgroups),
+        Err(error) => Check::fail("cgroup", error.to_string(), CGROUP_FIX),
+    });
+    checks.extend(host_checks(&config));
+    checks.push(match ImageStore::open(&config.image_dir) {
+        Ok(images) => image_check(&images),
+        Err(error) => Check::fail("image.present", error.to_string(), IMAGE_FIX),
+    });
+    checks
+}
+
+const CGROUP_FIX: &str =
+    "mount cgroup v2 at /sys/fs/cgroup, or the v1 controllers memory, pids and cpu";
+const IMAGE_FIX: &str = "import one with `hotcell image import`";
+
+enum CheckLevel {
+    Warn,
+    Fail,
+}
+
+fn no_gvisor(level: CheckLevel, message: &str) -> Check {
+    const FIX: &str = "install runsc from https://gvisor.dev and open the profile again";
+    match level {
+        CheckLevel::Warn => Check::warn("runtime.gvisor", message, FIX),
+        CheckLevel::Fail => Check::fail("runtime.gvisor", message, FIX),
+    }
+}
+
+fn cgroup_pass(cgroups: &Cgroups) -> Check {
+    let message = format!("cgroup {} with memory, pids and cpu", cgroups.describe());
+    Check::pass("cgroup", message)
+}
+
+fn image_check(images: &ImageStore) -> Check {
+    match images.list() {
+        Ok(found) if found.is_empty() => {
+            Check::fail("image.present", "there is no image", IMAGE_FIX)
+        }
+        Ok(found) => {
+            let names: Vec<_> = found.into_iter().map(|image| image.name).collect();
+            Check::pass("image.present", names.join(", "))
+        }
+        Err(error) => Check::fail("image.present", error.to_string(), IMAGE_FIX),
+    }
+}
+
+/// What does not need an open runtime.
+fn host_checks(config: &EmbeddedConfig) -> Vec<Check> {
+    let mut checks = Vec::new();
+    checks.push(if Path::new("/dev/loop-control").exists() {
+        Check::pass("kernel.loop", "loop devices are there")
+    } else {
+        Check::warn(
+            "kernel.loop",
+            "there is no /dev/loop-control",
+            "load the kernel module loop; without it scratch disks have no size",
+        )
+    });
+    for (id, program, package) in [
+        ("tool.mount", "mount", "util-linux"),
+        ("tool.mkfs", "mkfs.ext4", "e2fsprogs"),
+    ] {
+        checks.push(match in_path(program) {
+            Some(path) => Check::pass(id, path.display().to_string()),
+            None => Check::warn(
+                id,
+                format!("{program} is not in PATH"),
+                format!("install {package}; without it scratch disks have no size"),
+            ),
+        });
+    }
+    checks.push(if is_executable(&config.agent_binary) {
+        Check::pass("agent.binary", config.agent_binary.display().to_string())
+    } else {
+        Check::fail(
+            "agent.binary",
+            format!("{} is no program", config.agent_binary.display()),
+            "install hotcell-agent, or name its path in the configuration",
+        )
+    });
+    checks.push(match need_free_space(&config.state_dir) {
+        Ok(()) => Check::pass("disk.free", "there is room"),
+        Err(error) => Check::fail(
+            "disk.free",
+            error.to_string(),
+            "free some space or move the state directory",
+        ),
+    });
+    checks
+}
+
+impl Embedded {
+    /// Every check, by trying it.
+    pub(crate) async fn checks(&self) -> Vec<Check> {
+        let engine = self.engine.describe();
+        let mut checks = vec![self.engine_check().await];
+        checks.push(match self.engine.isolation() {
+            Isolation::Gvisor => Check::pass("runtime.gvisor", engine),
+            _ => no_gvisor(
+                CheckLevel::Warn,
+                "sandboxes share the host's kernel: gVisor was not chosen or does not run here",
+            ),
+        });
+        checks.push(self.network_check().await);
+        checks.push(cgroup_pass(&self.cgroups));
+        checks.push(self.scratch_check());
+        checks.extend(host_checks(&self.config));
+        checks.push(image_check(&self.images));
+        checks.push(self.leftover_check());
+        checks
+    }
+
+    /// Runs a sandbox.
+    async fn engine_check(&self) -> Check {
+        let _guard = self.probing.lock().await;
+        let ran = probe(
+            &self.engine,
+            &self.config,
+            &self.layout,
+            &self.cgroups,
+            &self.gateway,
+        );
+        match ran.await {
+            Ok(()) => Check::pass(
+                "runtime.oci",
+                format!("{} ran a sandbox", self.engine.describe()),
+            ),
+            Err(error) => Check::fail(
+                "runtime.oci",
+                error.to_string(),
+                "look at the engine's message; reinstall it, or choose another one",
+            ),
+        }
+    }
+
+    async fn network_check(&self) -> Check {
+        const ID: &str = "runtime.network";
+        const FIX: &str = "stop hotcell and all its sandboxes, then start it again";
+        match self.gateway.names().await {
+            Err(error) => Check::fail(ID, error.to_string(), FIX),
+            Ok(links) => {
+                let foreign: Vec<_> = links
+                    .iter()
+                    .filter(|name| {
+                        !name.starts_with(LINK_PREFIX) && !FALLBACK_LINKS.contains(&name.as_str())
+                    })
+                    .map(String::as_str)
+                    .collect();
+                if foreign.is_empty() {
+                    Check::pass(ID, "the gateway namespace leads nowhere")
+                } else {
+                    Check::fail(
+                        ID,
+                        format!(
+                            "the gateway namespace has foreign links: {}",
+                            foreign.join(", ")
+                        ),
+                        FIX,
+                    )
+                }
+            }
+        }
+    }
+
+    fn scratch_check(&self) -> Check {
+        const ID: &str = "disk.bound";
+        match (self.scratch, &self.scratch_fault) {
+            (Scratch::Bounded, _) => Check::pass(ID, "scratch disks are ext4 images"),
+            (Scratch::Unbounded, fault) => Check::warn(
+                ID,
+                match fault {
+                    Some(error) => format!("no disk limit: {error}"),
+                    None => "no disk limit".into(),
+                },
+                "provide loop devices, mount and mkfs.ext4",
+            ),
+        }
+    }
+
+    fn leftover_check(&self) -> Check {
+        const ID: &str = "leftovers";
+        let damaged = match leases(&self.layout) {
+            Ok(leases) => leases
+                .iter()
+                .filter(|lease| Record::load(&self.layout.lease(lease)).is_err())
+                .count(),
+            Err(error) => return leftovers(ID, &error),
+        };
+        if damaged == 0 {
+            Check::pass(ID, "none")
+        } else {
+            Check::warn(
+                ID,
+                format!("{damaged} sandboxes have no readable record"),
+                "they are removed by the next reconcile; if not, remove their directories",
+            )
+        }
+    }
+}
+
+fn leftovers(id: &str, error: &RuntimeError) -> Check {
+    Check::fail(id, error.to_string(), "look at the state directory")
+}
+
+/// Links that some kernels put into every network namespace, all of them down.
+const FALLBACK_LINKS: [&str; 10] = [
+    "lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0",
+    "ip6gre0",
+];

@@ -1,0 +1,54 @@
+//! Kernel settings of the network namespace that the calling thread is in.
+
+use std::{fs, io};
+
+use rustix::mount::{MountFlags, mount_remount};
+
+/// Settings of the gateway: it forwards nothing, believes no forged source address, and knows
+/// no IPv6. A new namespace takes IPv4 settings from the host, so all of them are written.
+const GATEWAY: [(&str, &str); 10] = [
+    ("ipv4/ip_forward", "0"),
+    ("ipv4/conf/all/forwarding", "0"),
+    ("ipv4/conf/default/forwarding", "0"),
+    ("ipv4/conf/all/rp_filter", "1"),
+    ("ipv4/conf/default/rp_filter", "1"),
+    ("ipv4/conf/default/arp_ignore", "2"),
+    ("ipv4/conf/default/accept_redirects", "0"),
+    ("ipv4/conf/default/send_redirects", "0"),
+    ("ipv6/conf/all/disable_ipv6", "1"),
+    ("ipv6/conf/default/disable_ipv6", "1"),
+];
+
+/// Settings of a sandbox, before it has a link: no IPv6, so no link-local address either.
+const SANDBOX: [(&str, &str); 2] = [
+    ("ipv6/conf/all/disable_ipv6", "1"),
+    ("ipv6/conf/default/disable_ipv6", "1"),
+];
+
+pub(crate) fn close_gateway() -> io::Result<()> {
+    write_all(&GATEWAY)
+}
+
+pub(crate) fn close_sandbox() -> io::Result<()> {
+    write_all(&SANDBOX)
+}
+
+/// Makes `/proc/sys` writable in the calling thread's own mount namespace.
+pub(crate) fn make_writable() -> io::Result<()> {
+    let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount_remount("/proc/sys", flags, "")?)
+}
+
+fn write_all(settings: &[(&str, &str)]) -> io::Result<()> {
+    settings.iter().try_for_each(|(name, value)| {
+        let path = format!("/proc/sys/net/{name}");
+        match fs::write(&path, value) {
+            // A kernel without IPv6 has nothing to switch off.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && name.starts_with("ipv6") => {
+                Ok(())
+            }
+            Err(error) => Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
+            Ok(()) => Ok(()),
+        }
+    })
+}
