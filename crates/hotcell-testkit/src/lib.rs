@@ -1,1 +1,26 @@
-//! x
+//! What tests share: a daemon on an engine in memory (or a given one), a client that signs, and
+//! waiting for conditions.
+//!
+//! ```no_run
+//! # async fn doc() {
+//! use hotcell_testkit::{TestDaemon, wait_until};
+//!
+//! let daemon = TestDaemon::start().await;
+//! let client = daemon.client().await;
+//! let answer = client
+//!     .post("/v1/workspaces/w/chats/c/bash", &serde_json::json!({
+//!         "user": {"id": "u", "role": "editor"},
+//!         "command": "echo hello",
+//!     }))
+//!     .await;
+//! assert_eq!(answer.json()["exit_code"], 0);
+//! # }
+//! ```
+
+mod client;
+mod daemon;
+mod wait;
+
+pub use client::{Answer, Client};
+pub use daemon::{ORGANIZATION, Options, TestDaemon, WORKSPACE};
+pub use wait::{wait_for, wait_until};

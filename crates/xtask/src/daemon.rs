@@ -44,7 +44,6 @@ pub(crate) struct Daemon {
     pub(crate) url: String,
     /// Everything it keeps.
     pub(crate) directory: PathBuf,
-    hotcell: PathBuf,
 }
 
 /// What differs between daemons.
@@ -79,12 +78,10 @@ impl Daemon {
         shell::step("importing the image");
         let mut import = shell::limited(600, &parts.hotcell);
         import
-            .arg("image")
-            .arg("--config")
+            .args(["image", "import", "--name", "base", "--config"])
             .arg(&config)
-            .arg("import")
             .arg(&parts.image);
-        shell::run(import.args(["--name", "base"]))?;
+        shell::run(&mut import)?;
         Self::resume(&parts.hotcell, &directory)
     }
 
@@ -119,7 +116,6 @@ impl Daemon {
             child,
             url,
             directory: directory.to_owned(),
-            hotcell: hotcell.to_owned(),
         })
     }
 
@@ -144,19 +140,21 @@ impl Daemon {
         pid
     }
 
-    /// Ends it and removes everything that it kept, sandboxes included.
+    /// Ends it and removes what it kept. Its sandboxes were ended through the API before: the
+    /// daemon takes its network namespace and control groups along only when none is left.
     pub(crate) fn remove(mut self) -> Result<()> {
         self.terminate()?;
-        let mut purge = shell::limited(120, &self.hotcell);
-        purge
-            .arg("purge")
-            .arg("--config")
-            .arg(self.directory.join("hotcell.toml"))
-            .arg("--yes");
-        shell::quiet(&mut purge)
+        for part in ["state", "run"] {
+            let path = self.directory.join(part);
+            fs::remove_dir_all(&path).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
     }
 
     fn terminate(&mut self) -> Result<()> {
+        if self.child.try_wait()?.is_some() {
+            return Ok(());
+        }
         let mut command = shell::limited(10, "kill");
         shell::quiet(command.args(["-TERM", &self.child.id().to_string()]))?;
         self.child.wait()?;

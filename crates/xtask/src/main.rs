@@ -70,7 +70,17 @@ enum Command {
     },
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> std::process::ExitCode {
+    match obey() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\x1b[31merror:\x1b[0m {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn obey() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),

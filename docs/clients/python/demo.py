@@ -198,17 +198,8 @@ def parse_back(files, table):
         print(f"co2.png: {image.width} x {image.height} pixels")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", required=True, type=pathlib.Path)
-    parser.add_argument("--files", required=True, type=pathlib.Path)
-    parser.add_argument("--env", required=True, type=pathlib.Path)
-    arguments = parser.parse_args()
-    steps = Steps()
-
-    with steps.step("the operator switches it on"):
-        client = switch_on(os.environ["HOTCELL_URL"], os.environ["HOTCELL_ADMIN_TOKEN"], arguments.env)
-    chat = client.chat(CHAT, USER)
+def play(steps, chat, arguments):
+    """The chat."""
     data = arguments.table.read_bytes()
     with steps.step(f"the user attaches a table of {len(data)} bytes"):
         uploaded = chat.upload("co2.csv", data)
@@ -256,6 +247,24 @@ def main():
     with steps.step("end the sandbox"):
         chat.end()
         check(len(chat.outputs()["outputs"]) == 3, "outputs must outlive the sandbox")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", required=True, type=pathlib.Path)
+    parser.add_argument("--files", required=True, type=pathlib.Path)
+    parser.add_argument("--env", required=True, type=pathlib.Path)
+    arguments = parser.parse_args()
+    steps = Steps()
+
+    with steps.step("the operator switches it on"):
+        client = switch_on(os.environ["HOTCELL_URL"], os.environ["HOTCELL_ADMIN_TOKEN"], arguments.env)
+    chat = client.chat(CHAT, USER)
+    try:
+        play(steps, chat, arguments)
+    finally:
+        with contextlib.suppress(Exception):
+            chat.end()
     steps.table()
 
 

@@ -1,0 +1,35 @@
+//! What every actor needs.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use hotcell_core::lease::LeaseLimits;
+use hotcell_store::Store;
+use hotcell_types::{Clock, IdSource};
+
+use super::{crew::Crew, live::Live, profile::Profile};
+use crate::volumes::Volumes;
+
+/// What every actor needs. Made once, shared by all.
+pub(crate) struct Context {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Arc<dyn IdSource>,
+    pub(crate) volumes: Volumes,
+    pub(crate) limits: LeaseLimits,
+    pub(crate) scratch_bytes: u64,
+    /// The one profile of the configuration, `default`.
+    pub(crate) profile: Profile,
+    pub(crate) live: Live,
+    pub(crate) crew: Crew,
+    pub(crate) leaving: AtomicBool,
+}
+
+impl Context {
+    /// Whether the daemon is shutting down: nothing new begins.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+}

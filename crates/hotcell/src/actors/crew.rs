@@ -1,0 +1,220 @@
+//! The supervision tree, and how leases and workspaces get their actors.
+//!
+//! ```text
+//!   root ─┬─ profiles ─── default                      one engine
+//!         ├─ workspaces ─ <workspace>, …               admission, on demand
+//!         └─ leases ───── <lease>, …                   one sandbox each
+//! ```
+//!
+//! Started in this order, stopped in reverse. The store is a thread of its own below all of them:
+//! it is opened before the tree and closed after it. (Egress filters will stand between the
+//! store and the profiles, and outlive the actors of the leases whose traffic they filter.)
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use hotcell_supervision::{
+    AddError, Address, CallError, ChildSpec, ChildStatus, Restart, Supervisor, SupervisorHandle,
+};
+use hotcell_types::{WorkspaceId, limits};
+use ractor::SpawnErr;
+
+use super::{
+    context::Context,
+    lease::{LeaseActor, LeaseArguments, Origin},
+    live::{LiveLease, lock},
+    profile::{OpenRuntime, ProfileActor, ProfileArguments},
+    workspace::{WorkspaceActor, WorkspaceArguments, WorkspaceMsg},
+};
+
+struct Tree {
+    root: SupervisorHandle,
+    profiles: SupervisorHandle,
+    workspaces: SupervisorHandle,
+    leases: SupervisorHandle,
+}
+
+/// The supervisors, and the addresses of the workspaces' actors.
+#[derive(Default)]
+pub(crate) struct Crew {
+    tree: OnceLock<Tree>,
+    workspaces: Mutex<HashMap<WorkspaceId, Address<WorkspaceMsg>>>,
+    started: AtomicU64,
+}
+
+impl Crew {
+    /// Starts the tree.
+    ///
+    /// # Errors
+    /// The root could not be spawned.
+    pub(crate) async fn start(context: &Arc<Context>, open: OpenRuntime) -> Result<(), SpawnErr> {
+        let jitter = || Arc::clone(&context.ids);
+        let of_profile = Arc::clone(context);
+        let profile = ChildSpec::actor_at(
+            context.profile.id.as_str(),
+            context.profile.actor.clone(),
+            move || {
+                let context = Arc::clone(&of_profile);
+                let open = Arc::clone(&open);
+                (ProfileActor, ProfileArguments { context, open })
+            },
+        );
+        let (profiles_spec, profiles) = Supervisor::child("profiles", vec![profile], jitter());
+        let (workspaces_spec, workspaces) = Supervisor::child("workspaces", Vec::new(), jitter());
+        let (leases_spec, leases) = Supervisor::child("leases", Vec::new(), jitter());
+        let children = vec![
+            profiles_spec,
+            workspaces_spec,
+            leases_spec.stop_timeout_ms(limits::MAX_CHILD_STOP_MS),
+        ];
+        let root = Supervisor::start("root", children, jitter()).await?;
+        let tree = Tree {
+            root,
+            profiles,
+            workspaces,
+            leases,
+        };
+        if context.crew.tree.set(tree).is_err() {
+            tracing::error!("the supervision tree was started twice");
+        }
+        Ok(())
+    }
+
+    /// Waits until the tree stands.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(crate) async fn started(&self) -> Result<(), CallError> {
+        let tree = self.tree()?;
+        tree.root.started(limits::SUPERVISOR_CALL_TIMEOUT_MS).await
+    }
+
+    /// Stops everything, leases first.
+    pub(crate) async fn stop(&self) {
+        if let Some(tree) = self.tree.get() {
+            tree.root.stop().await;
+        }
+        lock(&self.workspaces).clear();
+    }
+
+    fn tree(&self) -> Result<&Tree, CallError> {
+        self.tree.get().ok_or(CallError::Gone)
+    }
+
+    /// Starts the actor of a lease.
+    ///
+    /// # Errors
+    /// It cannot be added.
+    pub(crate) async fn start_lease(
+        &self,
+        context: &Arc<Context>,
+        live: &Arc<LiveLease>,
+        origin: Origin,
+    ) -> Result<(), AddError> {
+        let arguments = LeaseArguments {
+            context: Arc::clone(context),
+            live: Arc::clone(live),
+            origin,
+        };
+        let make = move || (LeaseActor, arguments.clone());
+        let of_fault = Arc::clone(live);
+        let spec = ChildSpec::actor_at(live.id.as_str(), live.address.clone(), make)
+            .restart(Restart::Transient)
+            .on_fault(move |reason| of_fault.set_fault(Some(reason.to_owned())));
+        let tree = self.tree().map_err(AddError::Call)?;
+        tree.leases.add(spec).await
+    }
+
+    /// Starts the actors of leases again that were given up.
+    pub(crate) async fn retry_leases(&self, leases: &[Arc<LiveLease>]) {
+        let Ok(tree) = self.tree() else {
+            return;
+        };
+        for lease in leases.iter().filter(|lease| lease.fault().is_some()) {
+            if let Err(error) = tree.leases.retry(lease.id.as_str()).await {
+                tracing::warn!(lease = %lease.id, %error, "the lease's actor cannot be started again");
+            }
+        }
+    }
+
+    /// The address of a workspace's actor, which is started if there is none. It may take a
+    /// moment until it leads somewhere.
+    ///
+    /// # Errors
+    /// It cannot be added.
+    pub(crate) async fn workspace(
+        &self,
+        context: &Arc<Context>,
+        workspace: &WorkspaceId,
+    ) -> Result<Address<WorkspaceMsg>, AddError> {
+        let (address, number) = {
+            let mut known = lock(&self.workspaces);
+            if let Some(address) = known.get(workspace) {
+                return Ok(address.clone());
+            }
+            let address = Address::new();
+            known.insert(workspace.clone(), address.clone());
+            (address, self.started.fetch_add(1, Ordering::Relaxed))
+        };
+        let arguments = WorkspaceArguments {
+            context: Arc::clone(context),
+            workspace: workspace.clone(),
+            begun: Arc::default(),
+        };
+        let make = move || (WorkspaceActor, arguments.clone());
+        // Its predecessor may not be quite gone: each has a name of its own.
+        let id = format!("{workspace}#{number}");
+        let (of_fault, faulted) = (Arc::clone(context), workspace.clone());
+        let spec = ChildSpec::actor_at(id, address.clone(), make)
+            .restart(Restart::Transient)
+            .on_fault(move |_| of_fault.crew.forget_workspace(&faulted));
+        let added = async {
+            let tree = self.tree().map_err(AddError::Call)?;
+            tree.workspaces.add(spec).await
+        };
+        match added.await {
+            Ok(()) => Ok(address),
+            Err(error) => {
+                self.forget_workspace(workspace);
+                Err(error)
+            }
+        }
+    }
+
+    /// Forgets the address of a workspace's actor that is about to stop, or was given up.
+    /// Whoever has it already finds nobody there and asks again.
+    pub(crate) fn forget_workspace(&self, workspace: &WorkspaceId) {
+        lock(&self.workspaces).remove(workspace);
+    }
+
+    /// The children of one supervisor.
+    async fn children(handle: &SupervisorHandle) -> Vec<ChildStatus> {
+        handle.status().await.unwrap_or_default()
+    }
+
+    /// Every child that is faulted: its supervisor, its id and the reason.
+    pub(crate) async fn faulted(&self) -> Vec<(&'static str, String, String)> {
+        let Ok(tree) = self.tree() else {
+            return Vec::new();
+        };
+        let mut faulted = Vec::new();
+        for (name, handle) in [
+            ("root", &tree.root),
+            ("profiles", &tree.profiles),
+            ("workspaces", &tree.workspaces),
+            ("leases", &tree.leases),
+        ] {
+            for child in Self::children(handle).await {
+                if let Some(reason) = child.fault() {
+                    faulted.push((name, child.id.clone(), reason.to_owned()));
+                }
+            }
+        }
+        faulted
+    }
+}

@@ -1,0 +1,163 @@
+//! The command line.
+
+mod admin;
+mod commands;
+mod exit;
+mod image;
+mod local;
+mod serve;
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, Overrides};
+
+pub use exit::Exit;
+
+/// Sandboxes for chat assistants: the daemon and its command line.
+#[derive(Parser)]
+#[command(
+    name = "hotcell",
+    version,
+    arg_required_else_help = true,
+    after_help = exit::HELP
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where the configuration is, and what is set over it.
+#[derive(Args, Clone, Default)]
+pub(crate) struct Settings {
+    /// The configuration file [default: /etc/hotcell/hotcell.toml, if it is there]
+    #[arg(long, value_name = "FILE", env = "HOTCELL_CONFIG", global = true)]
+    config: Option<PathBuf>,
+    /// Where everything is kept that outlives a reboot [default: /var/lib/hotcell]
+    #[arg(long, value_name = "DIR", env = "HOTCELL_STATE_DIR", global = true)]
+    state_dir: Option<PathBuf>,
+    /// Where the local socket is [default: /run/hotcell]
+    #[arg(long, value_name = "DIR", env = "HOTCELL_RUN_DIR", global = true)]
+    run_dir: Option<PathBuf>,
+    /// What is logged, such as `info` or `hotcell=debug,warn` [default: info]
+    #[arg(long, value_name = "FILTER", env = "HOTCELL_LOG", global = true)]
+    log_level: Option<String>,
+}
+
+impl Settings {
+    pub(crate) fn load(
+        &self,
+        listen: Option<SocketAddr>,
+        agent_binary: Option<PathBuf>,
+    ) -> Result<Config, ConfigError> {
+        let overrides = Overrides {
+            listen,
+            state_dir: self.state_dir.clone(),
+            run_dir: self.run_dir.clone(),
+            agent_binary,
+            log_level: self.log_level.clone(),
+        };
+        Config::load(self.config.as_deref(), &overrides)
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the daemon until SIGTERM or SIGINT.
+    ///
+    /// At its first start it makes its store, the key that secrets in the store are sealed with,
+    /// and an operator token; all switches are off until an operator turns them on. When it
+    /// stops, sandboxes stay; the next start adopts them.
+    Serve {
+        #[command(flatten)]
+        settings: Settings,
+        /// Where HTTP listens [default: 127.0.0.1:8470]
+        #[arg(long, value_name = "ADDR:PORT", env = "HOTCELL_LISTEN")]
+        listen: Option<SocketAddr>,
+        /// The static agent [default: hotcell-agent beside this binary]
+        #[arg(long, value_name = "FILE", env = "HOTCELL_AGENT_BINARY")]
+        agent_binary: Option<PathBuf>,
+    },
+    /// The images that sandboxes run. Needs no running daemon.
+    #[command(subcommand)]
+    Image(image::ImageCommand),
+    /// Reads the configuration and says what is wrong with it.
+    CheckConfig {
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Prints the OpenAPI document of the HTTP API.
+    Openapi,
+    /// Asks the running daemon how it is.
+    Status {
+        #[command(flatten)]
+        settings: Settings,
+        /// Print JSON instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+    /// The switch for the whole deployment.
+    #[command(subcommand)]
+    Deployment(commands::DeploymentCommand),
+    /// The organizations.
+    #[command(subcommand)]
+    Organization(commands::OrganizationCommand),
+    /// The workspaces.
+    #[command(subcommand)]
+    Workspace(commands::WorkspaceCommand),
+    /// The credentials that chat backends sign with.
+    #[command(subcommand)]
+    Credential(commands::CredentialCommand),
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve {
+            settings,
+            listen,
+            agent_binary,
+        } => serve::run(&settings, listen, agent_binary),
+        Command::Image(command) => image::run(command),
+        Command::CheckConfig { settings } => check_config(&settings),
+        Command::Openapi => openapi(),
+        Command::Status { settings, json } => admin::status(&settings, json),
+        Command::Deployment(command) => command.run(),
+        Command::Organization(command) => command.run(),
+        Command::Workspace(command) => command.run(),
+        Command::Credential(command) => command.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(exit) => exit.tell(),
+    }
+}
+
+fn check_config(settings: &Settings) -> Result<(), Exit> {
+    let config = settings.load(None, None)?;
+    exit::say(&format!(
+        "The configuration is valid. State in {}, HTTP on {}.",
+        config.state_dir.display(),
+        config.listen
+    ))
+}
+
+fn openapi() -> Result<(), Exit> {
+    let document = crate::http::openapi();
+    let text = document.to_pretty_json();
+    exit::say(&text.map_err(|error| Exit::failed(&error))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

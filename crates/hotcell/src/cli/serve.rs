@@ -1,0 +1,57 @@
+//! `hotcell serve`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::{EnvFilter, fmt};
+
+use super::{Exit, Settings, exit::say};
+use crate::{
+    config::{Config, LogFormat},
+    serve::{Daemon, Deps},
+};
+
+pub(super) fn run(
+    settings: &Settings,
+    listen: Option<SocketAddr>,
+    agent_binary: Option<PathBuf>,
+) -> Result<(), Exit> {
+    let config = settings.load(listen, agent_binary)?;
+    log(&config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.worker_threads)
+        .thread_name("hotcell")
+        .enable_all()
+        .build()
+        .map_err(|error| Exit::failed(&error))?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> Result<(), Exit> {
+    // Taken before anything is opened: a signal while it starts must not be lost.
+    let mut terminate = signal(SignalKind::terminate()).map_err(|error| Exit::failed(&error))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| Exit::failed(&error))?;
+    let daemon = Box::pin(Daemon::start(config, Deps::default())).await?;
+    // For whoever started it with port 0.
+    say(&format!("listening on http://{}", daemon.addr()))?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tokio::select! {
+        () = daemon.shutdown() => Ok(()),
+        _ = terminate.recv() => Err(Exit::words("told twice to stop: it did not wait")),
+        _ = interrupt.recv() => Err(Exit::words("told twice to stop: it did not wait")),
+    }
+}
+
+fn log(config: &Config) -> Result<(), Exit> {
+    let filter = EnvFilter::try_new(&config.log_level)
+        .map_err(|error| Exit::words(format!("the log filter is not valid: {error}")))?;
+    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let result = match config.log_format {
+        LogFormat::Text => builder.with_ansi(false).try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+    result.map_err(|error| Exit::words(error.to_string()))
+}

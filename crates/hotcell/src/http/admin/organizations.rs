@@ -1,0 +1,182 @@
+//! Organizations.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use hotcell_api::{
+    Problem,
+    admin::{Organization, OrganizationList, PageQuery, PutOrganization},
+};
+use hotcell_core::model;
+use hotcell_types::OrganizationId;
+use http::StatusCode;
+
+use super::{AsOperator, display_name, known_profile, page, page_rows};
+use crate::http::{
+    App,
+    error::{ApiError, unknown_organization},
+    json::{Json, Query, json, ok},
+    view,
+};
+
+/// List the organizations
+#[utoipa::path(
+    get,
+    path = "/v1/admin/organizations",
+    operation_id = "list_organizations",
+    tag = "admin",
+    security(("operator_token" = [])),
+    params(PageQuery),
+    responses(
+        (status = 200, description = "One page.", body = OrganizationList),
+        (status = "4XX", description = "Refused.", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", description = "The server failed.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list_organizations(
+    State(app): State<Arc<App>>,
+    _operator: AsOperator,
+    Query(query): Query<PageQuery>,
+) -> Result<Response, ApiError> {
+    let rows = page_rows(query.limit)?;
+    let all = app.store.read(|snapshot| snapshot.organizations()).await?;
+    let (rows, next) = page(all, |row| row.id.as_str(), query.after.as_deref(), rows);
+    Ok(ok(&OrganizationList {
+        organizations: rows.iter().map(view::organization).collect(),
+        next,
+    }))
+}
+
+/// Show an organization
+#[utoipa::path(
+    get,
+    path = "/v1/admin/organizations/{id}",
+    operation_id = "get_organization",
+    tag = "admin",
+    security(("operator_token" = [])),
+    params(("id" = String, Path, description = "The organization.")),
+    responses(
+        (status = 200, description = "The organization.", body = Organization),
+        (status = "4XX", description = "Refused.", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", description = "The server failed.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_organization(
+    State(app): State<Arc<App>>,
+    operator: AsOperator,
+) -> Result<Response, ApiError> {
+    let id: OrganizationId = operator.params.get("id")?;
+    let found = app.store.read_now(|snapshot| snapshot.organization(&id))?;
+    let found = found.ok_or_else(unknown_organization)?;
+    Ok(ok(&view::organization(&found)))
+}
+
+/// Make or change an organization
+#[utoipa::path(
+    put,
+    path = "/v1/admin/organizations/{id}",
+    operation_id = "put_organization",
+    tag = "admin",
+    security(("operator_token" = [])),
+    params(("id" = String, Path, description = "The organization.")),
+    request_body = PutOrganization,
+    responses(
+        (status = 200, description = "Changed.", body = Organization),
+        (status = 201, description = "Made.", body = Organization),
+        (status = "4XX", description = "Refused; nothing was changed.", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", description = "The server failed.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn put_organization(
+    State(app): State<Arc<App>>,
+    operator: AsOperator,
+    Json(change): Json<PutOrganization>,
+) -> Result<Response, ApiError> {
+    let id: OrganizationId = operator.params.get("id")?;
+    let name = change.name.map(display_name).transpose()?;
+    known_profile(&app, change.profile.iter().flatten().next()).await?;
+    let at = app.clock.now();
+    let (organization, made) = app
+        .store
+        .write::<_, ApiError, _>(move |tx| {
+            let old = tx.organization(&id)?;
+            let made = old.is_none();
+            let mut organization = old.unwrap_or_else(|| model::Organization {
+                name: id.to_string(),
+                id: id.clone(),
+                enabled: false,
+                profile: None,
+                created_at: at,
+            });
+            let mut fields = Vec::new();
+            if let Some(name) = name {
+                organization.name = name;
+                fields.push("name");
+            }
+            if let Some(enabled) = change.enabled {
+                organization.enabled = enabled;
+                fields.push("enabled");
+            }
+            if let Some(profile) = change.profile {
+                organization.profile = profile;
+                fields.push("profile");
+            }
+            tx.put_organization(&organization)?;
+            let action = if made {
+                "organization.created"
+            } else {
+                "organization.updated"
+            };
+            tx.audit(operator.audit(at, action, format!("organization/{id}"), &fields))?;
+            Ok((organization, made))
+        })
+        .await?;
+    let status = if made {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok(json(status, &view::organization(&organization)))
+}
+
+/// Delete an organization
+///
+/// With its credentials. Refused while it has workspaces.
+#[utoipa::path(
+    delete,
+    path = "/v1/admin/organizations/{id}",
+    operation_id = "delete_organization",
+    tag = "admin",
+    security(("operator_token" = [])),
+    params(("id" = String, Path, description = "The organization.")),
+    responses(
+        (status = 204, description = "Deleted."),
+        (status = "4XX", description = "Refused.", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", description = "The server failed.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn delete_organization(
+    State(app): State<Arc<App>>,
+    operator: AsOperator,
+) -> Result<Response, ApiError> {
+    let id: OrganizationId = operator.params.get("id")?;
+    let at = app.clock.now();
+    app.store
+        .write::<_, ApiError, _>(move |tx| {
+            if !tx.delete_organization(&id)? {
+                return Err(unknown_organization());
+            }
+            tx.audit(operator.audit(
+                at,
+                "organization.deleted",
+                format!("organization/{id}"),
+                &[],
+            ))?;
+            Ok(())
+        })
+        .await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

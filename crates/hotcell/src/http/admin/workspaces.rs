@@ -1,0 +1,201 @@
+//! Workspaces.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use hotcell_api::{
+    ErrorCode, Problem,
+    admin::{PutWorkspace, Workspace, WorkspaceList, WorkspacesQuery},
+};
+use hotcell_core::model;
+use hotcell_types::WorkspaceId;
+use http::StatusCode;
+
+use super::{AsOperator, display_name, page, page_rows};
+use crate::http::{
+    App,
+    error::ApiError,
+    json::{Json, Query, json, ok},
+    view,
+};
+
+fn unknown() -> ApiError {
+    ApiError::new(
+        ErrorCode::UnknownWorkspace,
+        "There is no such workspace; GET /v1/admin/workspaces lists those that are.",
+    )
+}
+
+/// List the workspaces
+#[utoipa::path(
+    get,
+    path = "/v1/admin/workspaces",
+    operation_id = "list_workspaces",
+    tag = "admin",
+    security(("operator_token" = [])),
+    params(WorkspacesQuery),
+    responses(
+        (status = 200, description = "One page.", body = WorkspaceList),
+        (status = "4XX", description = "Refused.", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", description = "The server failed.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list_workspaces(
+    State(app): State<Arc<App>>,
+    _operator: AsOperator,
+    Query(query): Query<WorkspacesQuery>,
+) -> Result<Response, ApiError> {
+    let rows = page_rows(query.limit)?;
+    let organization = query.organization;
+    let all = app
+        .store
+        .read(move |snapshot| snapshot.workspaces(organization.as_ref()))
+        .await?;
+    let (rows, next) = page(all, |row| row.id.as_str(), query.after.as_deref(), rows);
+    Ok(ok(&WorkspaceList {
+        workspaces: rows.iter().map(view::workspace).collect(),
+        next,
+    }))
+}
+
+/// Show a workspace
+#[utoipa::path(
+    get,
+    path = "/v1/admin/workspaces/{id}",
+    operation_id = "get_workspace",
+    tag = "admin",
+    security(("operator_token" = [])),
+    params(("id" = String, Path, description = "The workspace.")),
+    responses(
+        (status = 200, description = "The workspace.", body = Workspace),
+        (status = "4XX", description = "Refused.", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", description = "The server failed.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_workspace(
+    State(app): State<Arc<App>>,
+    operator: AsOperator,
+) -> Result<Response, ApiError> {
+    let id: WorkspaceId = operator.params.get("id")?;
+    let found = app.store.read_now(|snapshot| snapshot.workspace(&id))?;
+    Ok(ok(&view::workspace(&found.ok_or_else(unknown)?)))
+}
+
+/// Make or change a workspace
+#[utoipa::path(
+    put,
+    path = "/v1/admin/workspaces/{id}",
+    operation_id = "put_workspace",
+    tag = "admin",
+    security(("operator_token" = [])),
+    params(("id" = String, Path, description = "The workspace.")),
+    request_body = PutWorkspace,
+    responses(
+        (status = 200, description = "Changed.", body = Workspace),
+        (status = 201, description = "Made.", body = Workspace),
+        (status = "4XX", description = "Refused; nothing was changed.", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", description = "The server failed.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn put_workspace(
+    State(app): State<Arc<App>>,
+    operator: AsOperator,
+    Json(change): Json<PutWorkspace>,
+) -> Result<Response, ApiError> {
+    let id: WorkspaceId = operator.params.get("id")?;
+    let name = change.name.map(display_name).transpose()?;
+    let at = app.clock.now();
+    let (workspace, made) = app
+        .store
+        .write::<_, ApiError, _>(move |tx| {
+            let old = tx.workspace(&id)?;
+            let made = old.is_none();
+            let mut fields = Vec::new();
+            let mut workspace = match (old, change.organization) {
+                (Some(old), organization) => {
+                    if organization.is_some_and(|organization| organization != old.organization) {
+                        return Err(ApiError::new(
+                            ErrorCode::Conflict,
+                            "A workspace never changes its organization.",
+                        ));
+                    }
+                    old
+                }
+                (None, Some(organization)) => {
+                    fields.push("organization");
+                    model::Workspace {
+                        name: id.to_string(),
+                        id: id.clone(),
+                        organization,
+                        enabled: false,
+                        created_at: at,
+                    }
+                }
+                (None, None) => {
+                    return Err(ApiError::bad_request(
+                        "In the field organization: a new workspace needs one.",
+                    ));
+                }
+            };
+            if let Some(name) = name {
+                workspace.name = name;
+                fields.push("name");
+            }
+            if let Some(enabled) = change.enabled {
+                workspace.enabled = enabled;
+                fields.push("enabled");
+            }
+            tx.put_workspace(&workspace)?;
+            let action = if made {
+                "workspace.created"
+            } else {
+                "workspace.updated"
+            };
+            tx.audit(operator.audit(at, action, format!("workspace/{id}"), &fields))?;
+            Ok((workspace, made))
+        })
+        .await?;
+    let status = if made {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok(json(status, &view::workspace(&workspace)))
+}
+
+/// Delete a workspace
+///
+/// Refused while it has live sandboxes or collected files. Its volumes stay on disk.
+#[utoipa::path(
+    delete,
+    path = "/v1/admin/workspaces/{id}",
+    operation_id = "delete_workspace",
+    tag = "admin",
+    security(("operator_token" = [])),
+    params(("id" = String, Path, description = "The workspace.")),
+    responses(
+        (status = 204, description = "Deleted."),
+        (status = "4XX", description = "Refused.", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", description = "The server failed.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn delete_workspace(
+    State(app): State<Arc<App>>,
+    operator: AsOperator,
+) -> Result<Response, ApiError> {
+    let id: WorkspaceId = operator.params.get("id")?;
+    let at = app.clock.now();
+    app.store
+        .write::<_, ApiError, _>(move |tx| {
+            if !tx.delete_workspace(&id)? {
+                return Err(unknown());
+            }
+            tx.audit(operator.audit(at, "workspace.deleted", format!("workspace/{id}"), &[]))?;
+            Ok(())
+        })
+        .await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

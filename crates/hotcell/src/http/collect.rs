@@ -1,0 +1,440 @@
+//! Collecting files from a sandbox into a chat.
+//!
+//! ```text
+//!   for each path, in order:  parse ── place ── type ── count ── open ── size ── read ── draft
+//!                               └────────┴───────┴───────┴───────┴───────┴───────┴─► skipped, with the reason
+//!   then: place every draft ── one write of all records ── answer
+//! ```
+//!
+//! The sandbox is hostile: what it says of a size only ever refuses a file early. What counts is
+//! how many bytes were read; a file that grows past a limit while it is read is given up.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::StreamExt;
+use hotcell_agent_proto::{AgentErrorCode, FileKind};
+use hotcell_api::{
+    ErrorCode,
+    files::{Output, PresentFilesResult, Skipped},
+};
+use hotcell_core::model::{AuditRow, OutputRecord};
+use hotcell_runtime::{Sandbox, SandboxError};
+use hotcell_store::StoreError;
+use hotcell_types::{
+    FileName, OutputId, SandboxPath, VolumeKind,
+    limits::{
+        AGENT_SILENCE_MS, ALLOWED_OUTPUT_TYPES, COLLECTION_TIMEOUT_MS,
+        MAX_OUTPUT_BYTES_PER_COLLECTION, MAX_OUTPUT_CHARACTERS_PER_COLLECTION,
+        MAX_OUTPUTS_PER_COLLECTION, MAX_SHORTENED_PATH_CHARACTERS,
+    },
+    volume::WORKSPACE_PATH,
+};
+use tokio::time::Instant;
+
+use super::{App, calls, error::ApiError, media::media_type, outputs::Draft, view};
+use crate::handles::Caller;
+
+/// Where a collected file may lie.
+const ROOTS: [&str; 4] = [
+    WORKSPACE_PATH,
+    VolumeKind::UserData.mount_path(),
+    VolumeKind::WorkspaceData.mount_path(),
+    "/tmp",
+];
+
+struct Collected {
+    name: FileName,
+    path: SandboxPath,
+    draft: Draft,
+}
+
+enum Refusal {
+    /// This file is not collected.
+    Skip(String),
+    /// The sandbox is gone, or the server's disk failed.
+    Fail(Failure),
+}
+
+enum Failure {
+    Sandbox(SandboxError),
+    Here(ApiError),
+}
+
+fn skip<T>(reason: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::Skip(reason.into()))
+}
+
+/// What can be said of a path without looking at it.
+fn allowed(text: &str) -> Result<(SandboxPath, FileName), String> {
+    let path: SandboxPath = text
+        .parse()
+        .map_err(|error| format!("not a path: {error}"))?;
+    let root = ROOTS.iter().find(|root| path.is_beneath(root));
+    let name = path
+        .file_name()
+        .filter(|_| root.is_some_and(|root| path.as_str() != *root));
+    let Some(name) = name else {
+        return Err(format!(
+            "only files in {} can be presented",
+            ROOTS.join(", ")
+        ));
+    };
+    match name.extension() {
+        Some(extension) if ALLOWED_OUTPUT_TYPES.contains(&extension.as_str()) => Ok((path, name)),
+        _ => Err(format!(
+            "this file type cannot be presented; these can: {}",
+            ALLOWED_OUTPUT_TYPES.join(", ")
+        )),
+    }
+}
+
+struct Collection<'s> {
+    app: &'s App,
+    sandbox: &'s dyn Sandbox,
+    files: Vec<Collected>,
+    bytes: u64,
+    deadline: Instant,
+}
+
+impl Collection<'_> {
+    async fn take(&mut self, text: &str) -> Result<(), Refusal> {
+        let (path, name) = allowed(text).map_err(Refusal::Skip)?;
+        if self.files.iter().any(|file| file.path == path) {
+            return skip("it is listed before");
+        }
+        if self.files.len() >= MAX_OUTPUTS_PER_COLLECTION {
+            return skip(format!(
+                "one call collects {MAX_OUTPUTS_PER_COLLECTION} files at most"
+            ));
+        }
+        let reading = self.read(&path);
+        let draft = match tokio::time::timeout_at(self.deadline, reading).await {
+            Ok(result) => result?,
+            Err(_) => return skip("there was no time left to read it"),
+        };
+        self.bytes += draft.bytes();
+        self.files.push(Collected { name, path, draft });
+        Ok(())
+    }
+
+    async fn read(&self, path: &SandboxPath) -> Result<Draft, Refusal> {
+        let (info, mut content) = self.sandbox.read_file(path).await.map_err(refusal)?;
+        if info.kind != FileKind::File {
+            return skip("it is not a regular file");
+        }
+        let left = MAX_OUTPUT_BYTES_PER_COLLECTION - self.bytes;
+        let too_large = |bytes: u64| {
+            format!(
+                "it has {bytes} bytes or more, and {left} of the {MAX_OUTPUT_BYTES_PER_COLLECTION} bytes of one call are left"
+            )
+        };
+        if info.bytes > left {
+            return skip(too_large(info.bytes));
+        }
+        let disk = |error| {
+            Refusal::Fail(Failure::Here(ApiError::disk(
+                "a file cannot be collected",
+                &error,
+            )))
+        };
+        let outputs = self.app.outputs.clone();
+        let mut draft = blocking(move || outputs.draft()).await.map_err(disk)?;
+        let silence = Duration::from_millis(AGENT_SILENCE_MS);
+        loop {
+            let Ok(piece) = tokio::time::timeout(silence, content.next()).await else {
+                return skip("the sandbox stopped sending it");
+            };
+            let Some(bytes) = piece.transpose().map_err(refusal)? else {
+                break;
+            };
+            if draft.bytes() + bytes.len() as u64 > left {
+                return skip(too_large(draft.bytes() + bytes.len() as u64));
+            }
+            draft = blocking(move || draft.write(&bytes).map(|()| draft))
+                .await
+                .map_err(disk)?;
+        }
+        if draft.bytes() != info.bytes {
+            return skip("it changed while it was read; present it again when it is finished");
+        }
+        Ok(draft)
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(std::io::Error::other)?
+}
+
+fn refusal(error: SandboxError) -> Refusal {
+    match error {
+        SandboxError::Agent(error) => Refusal::Skip(
+            match error.code {
+                AgentErrorCode::NotFound => "there is no such file",
+                AgentErrorCode::NotARegularFile => "it is not a regular file",
+                AgentErrorCode::PermissionDenied => "the sandbox's user may not read it",
+                _ => "the sandbox could not read it",
+            }
+            .to_owned(),
+        ),
+        SandboxError::TooLarge(limit) => Refusal::Skip(format!("it has more than {limit} bytes")),
+        lost => Refusal::Fail(Failure::Sandbox(lost)),
+    }
+}
+
+/// Collects `paths` for a caller. Runs to its end once it has begun: put it into a task of its own.
+///
+/// # Errors
+/// There is no sandbox, it went away, or the files cannot be stored. Then nothing is left of them.
+pub(super) async fn collect(
+    app: Arc<App>,
+    caller: Caller,
+    paths: Vec<String>,
+) -> Result<PresentFilesResult, ApiError> {
+    let active = app.sandboxes.acquire(&caller).await?;
+    let mut collection = Collection {
+        app: &app,
+        sandbox: &*active.sandbox,
+        files: Vec::new(),
+        bytes: 0,
+        deadline: Instant::now() + Duration::from_millis(COLLECTION_TIMEOUT_MS),
+    };
+    let mut skipped = Vec::new();
+    for path in paths {
+        match collection.take(&path).await {
+            Ok(()) => {}
+            Err(Refusal::Skip(reason)) => skipped.push(Skipped { path, reason }),
+            Err(Refusal::Fail(Failure::Here(error))) => return Err(error),
+            Err(Refusal::Fail(Failure::Sandbox(error))) => {
+                return Err(calls::failed(&active, &error).await);
+            }
+        }
+    }
+    let files = collection.files;
+    let lease = active.lease.clone();
+    drop(active);
+    let records = store(&app, &caller, &lease, files).await?;
+    let outputs = records.iter().map(view::output).collect();
+    Ok(shortened(outputs, skipped))
+}
+
+async fn store(
+    app: &Arc<App>,
+    caller: &Caller,
+    lease: &hotcell_types::LeaseId,
+    files: Vec<Collected>,
+) -> Result<Vec<OutputRecord>, ApiError> {
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let now = app.clock.now();
+    // Files of one moment are listed by their ids: in the order of their paths.
+    let mut ids: Vec<OutputId> = files
+        .iter()
+        .map(|_| OutputId::from_bits(app.ids.bits()))
+        .collect();
+    ids.sort_unstable();
+    let mut records = Vec::with_capacity(files.len());
+    let mut drafts = Vec::with_capacity(files.len());
+    for (id, file) in ids.into_iter().zip(files) {
+        records.push(OutputRecord {
+            id: id.clone(),
+            workspace: caller.workspace.clone(),
+            chat: caller.chat.clone(),
+            user: caller.user.clone(),
+            lease: lease.clone(),
+            bytes: file.draft.bytes(),
+            media_type: media_type(&file.name).to_owned(),
+            sha256: file.draft.sha256(),
+            name: file.name,
+            path: file.path.to_string(),
+            created_at: now,
+        });
+        drafts.push((id, file.draft));
+    }
+    let outputs = app.outputs.clone();
+    blocking(move || {
+        let mut placed = Vec::with_capacity(drafts.len());
+        for (id, draft) in drafts {
+            if let Err(error) = outputs.place(&id, draft) {
+                placed.iter().for_each(|id| outputs.discard(id));
+                return Err(error);
+            }
+            placed.push(id);
+        }
+        Ok(())
+    })
+    .await
+    .map_err(|error| ApiError::disk("collected files cannot be stored", &error))?;
+
+    let audit = AuditRow {
+        at: now,
+        actor: caller.actor.clone(),
+        action: "outputs.collected".to_owned(),
+        subject: format!("workspace/{}/chat/{}", caller.workspace, caller.chat),
+        fields: records.iter().map(|record| record.id.to_string()).collect(),
+        request: Some(caller.request.to_string()),
+    };
+    let written = records.clone();
+    let result: Result<(), StoreError> = app
+        .store
+        .write(move |tx| {
+            for record in &written {
+                tx.put_output(record)?;
+            }
+            tx.audit(audit)?;
+            Ok(())
+        })
+        .await;
+    match result {
+        Ok(()) => Ok(records),
+        // The records may be there after all: the next start's sweep sees.
+        Err(error @ StoreError::Unconfirmed(_)) => Err(error.into()),
+        Err(error) => {
+            let outputs = app.outputs.clone();
+            let ids: Vec<OutputId> = records.into_iter().map(|record| record.id).collect();
+            let _ = blocking(move || {
+                ids.iter().for_each(|id| outputs.discard(id));
+                Ok(())
+            })
+            .await;
+            Err(match error {
+                StoreError::LimitReached { limit, .. } => ApiError::new(
+                    ErrorCode::Conflict,
+                    format!("A chat may have {limit} collected files. Begin a new chat."),
+                )
+                .with_limit(limit),
+                error => error.into(),
+            })
+        }
+    }
+}
+
+fn characters(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Keeps the answer within its characters: paths are cut short, all alike, when it would grow
+/// too long. What is collected is always listed whole.
+fn shortened(outputs: Vec<Output>, mut skipped: Vec<Skipped>) -> PresentFilesResult {
+    let of_outputs: usize = outputs
+        .iter()
+        .map(|output| {
+            characters(output.name.as_str())
+                + characters(&output.content_url)
+                + output.id.as_str().len()
+                + output.media_type.len()
+                + output.sha256.len()
+        })
+        .sum();
+    let size = |skipped: &[Skipped]| -> usize {
+        let of_skipped = skipped
+            .iter()
+            .map(|entry| characters(&entry.path) + characters(&entry.reason));
+        of_outputs + of_skipped.sum::<usize>()
+    };
+    if size(&skipped) > MAX_OUTPUT_CHARACTERS_PER_COLLECTION {
+        for entry in &mut skipped {
+            if characters(&entry.path) > MAX_SHORTENED_PATH_CHARACTERS {
+                entry.path = entry
+                    .path
+                    .chars()
+                    .take(MAX_SHORTENED_PATH_CHARACTERS)
+                    .collect();
+                entry.path.push('…');
+            }
+        }
+    }
+    // Reasons are ours and short, but there may be many.
+    let mut reasons = std::collections::HashSet::new();
+    if size(&skipped) > MAX_OUTPUT_CHARACTERS_PER_COLLECTION {
+        for entry in &mut skipped {
+            if !reasons.insert(entry.reason.clone()) {
+                entry.reason = "as one above".to_owned();
+            }
+        }
+    }
+    PresentFilesResult { outputs, skipped }
+}
+
+#[cfg(test)]
+mod tests {
+    use hotcell_types::limits::MAX_PATHS_PER_COLLECTION;
+
+    use super::*;
+
+    #[test]
+    fn only_files_of_some_types_in_some_places() {
+        for good in [
+            "a.pdf",
+            "/workspace/x/Y.PNG",
+            "/mnt/user-data/a.csv",
+            "/tmp/a.md",
+            "x/../a.txt",
+        ] {
+            assert!(allowed(good).is_ok(), "{good}");
+        }
+        for (bad, part) in [
+            ("", "not a path"),
+            ("/..", "not a path"),
+            ("/etc/hosts.txt", "only files in"),
+            ("../etc/x.txt", "only files in"),
+            ("/mnt/skills/a.md", "only files in"),
+            ("/mnt/uploaded-files/a.csv", "only files in"),
+            ("/workspace", "only files in"),
+            ("/workspacex/a.txt", "only files in"),
+            ("a.exe", "file type"),
+            ("a.txt.sh", "file type"),
+            (".txt", "file type"),
+            ("txt", "file type"),
+        ] {
+            let reason = allowed(bad).unwrap_err();
+            assert!(reason.contains(part), "{bad}: {reason}");
+        }
+    }
+
+    #[test]
+    fn the_answer_stays_within_its_characters() {
+        let skipped: Vec<Skipped> = (0..MAX_PATHS_PER_COLLECTION)
+            .map(|index| Skipped {
+                path: format!("{index}{}", "ü".repeat(4_000)),
+                reason: allowed("x.exe").unwrap_err(),
+            })
+            .collect();
+        let outputs = (0..MAX_OUTPUTS_PER_COLLECTION as u128)
+            .map(|bits| Output {
+                id: OutputId::from_bits(bits),
+                name: "x".repeat(255).parse().unwrap(),
+                bytes: 1,
+                media_type: media_type(&"x.pptx".parse().unwrap()).to_owned(),
+                sha256: "0".repeat(64),
+                created_at_ms: hotcell_types::UnixMillis(0),
+                content_url: "x".repeat(360),
+                preview_url: None,
+            })
+            .collect();
+        let result = shortened(outputs, skipped);
+        assert_eq!(result.skipped.len(), MAX_PATHS_PER_COLLECTION);
+        let text: usize = result
+            .skipped
+            .iter()
+            .map(|entry| characters(&entry.path) + characters(&entry.reason))
+            .chain(
+                result
+                    .outputs
+                    .iter()
+                    .map(|o| characters(o.name.as_str()) + o.content_url.len() + 120),
+            )
+            .sum();
+        assert!(text <= MAX_OUTPUT_CHARACTERS_PER_COLLECTION, "{text}");
+
+        let few = vec![Skipped {
+            path: "y".repeat(4_096),
+            reason: "no".into(),
+        }];
+        assert_eq!(shortened(Vec::new(), few.clone()).skipped, few);
+    }
+}

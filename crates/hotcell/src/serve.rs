@@ -1,0 +1,421 @@
+//! The daemon as a whole: opened in order, closed in reverse.
+//!
+//! ```text
+//!   directories ─► key files ─► store ─► volumes, outputs, nonces ─► actors ─► HTTP
+//!                                │ one daemon per store                 │ take over the leases
+//! ```
+//!
+//! Nothing of another daemon is touched before the store's lock is held.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    net::SocketAddr,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use hotcell_runtime::{Runtime, RuntimeError};
+use hotcell_runtime_embedded::{Embedded, EmbeddedConfig};
+use hotcell_store::{KeyError, OpenError, Store, StoreError, StoreKey};
+use hotcell_types::{Clock, IdSource, InstallationId, UnixMillis};
+use tokio::{net::TcpListener, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    actors::{Appliance, BootError, OpenRuntime, Parts},
+    clock::{SystemClock, SystemIds},
+    config::Config,
+    handles::Sandboxes,
+    http::{
+        App, Calls, Connections, ListenError, NonceLogError, Nonces, OperatorToken, OutputStore,
+        UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
+    },
+    volumes::Volumes,
+};
+
+/// The longest operator token that is read from a file, in bytes.
+const MAX_TOKEN_FILE_BYTES: u64 = 4096;
+/// The shortest operator token that is accepted, in characters.
+const MIN_TOKEN_CHARACTERS: usize = 20;
+
+/// Makes the engine of the profile `default` in place of the configured one.
+pub type MakeRuntime = Arc<dyn Fn(&InstallationId) -> Arc<dyn Runtime> + Send + Sync>;
+
+/// What a daemon takes from its surroundings.
+#[derive(Clone)]
+pub struct Deps {
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Where ids and secrets come from.
+    pub ids: Arc<dyn IdSource>,
+    /// The engine; the embedded one as configured when absent.
+    pub runtime: Option<MakeRuntime>,
+}
+
+impl Default for Deps {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            runtime: None,
+        }
+    }
+}
+
+/// Why the daemon did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A directory or file of the daemon cannot be made or read.
+    #[error("{path} cannot be made or read")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The store is there and its key is not.
+    #[error(
+        "the store {store} is there but its key file {key} is not: put the key back, without it the secrets in the store cannot be read"
+    )]
+    KeyMissing {
+        /// The store.
+        store: PathBuf,
+        /// Where its key should be.
+        key: PathBuf,
+    },
+    /// The key file holds no key.
+    #[error("the store key file {path} cannot be used")]
+    Key {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: KeyError,
+    },
+    /// The token is too short to be one.
+    #[error("the operator token in {0} has fewer than {MIN_TOKEN_CHARACTERS} characters")]
+    Token(PathBuf),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// The store failed after it was opened.
+    #[error("the store failed while the daemon started")]
+    StoreFailed(#[from] StoreError),
+    /// The log of nonces cannot be used.
+    #[error(transparent)]
+    Nonces(#[from] NonceLogError),
+    /// The actors cannot be started.
+    #[error(transparent)]
+    Actors(#[from] BootError),
+    /// The address cannot be listened on.
+    #[error("{addr} cannot be listened on")]
+    Bind {
+        /// Which.
+        addr: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The local socket cannot be made.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+/// A running daemon.
+pub struct Daemon {
+    addr: SocketAddr,
+    store: Store,
+    appliance: Appliance,
+    calls: Calls,
+    listeners: JoinSet<()>,
+    stopping: CancellationToken,
+}
+
+impl Daemon {
+    /// Opens everything and starts to serve.
+    ///
+    /// # Errors
+    /// See [`StartError`]. An engine that cannot be opened is no error: the daemon serves, says
+    /// in `/readyz` what is wrong, and tries again.
+    pub async fn start(config: Config, deps: Deps) -> Result<Self, StartError> {
+        for dir in [&config.state_dir, &config.run_dir] {
+            make_private_dir(dir)?;
+        }
+        let key = store_key(&config, &*deps.ids)?;
+        let store = open_store(&config, &deps, key).await?;
+        match Self::start_on(&config, &deps, store.clone()).await {
+            Ok(daemon) => Ok(daemon),
+            Err(error) => {
+                // The file is given back before the failure is told.
+                let _ = store.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn start_on(config: &Config, deps: &Deps, store: Store) -> Result<Self, StartError> {
+        let token = operator_token(config, &*deps.ids)?;
+        let tmp = config.state_dir.join("tmp");
+        empty_dir(&tmp)?;
+        let failed = |path: PathBuf| move |source| StartError::File { path, source };
+        let volumes =
+            Volumes::open(&config.state_dir).map_err(failed(config.state_dir.join("volumes")))?;
+        let outputs = OutputStore::open(&config.state_dir, &tmp)
+            .map_err(failed(config.state_dir.join("outputs")))?;
+        sweep_outputs(&outputs, &store).await;
+        let boot = boot_id().map_err(failed("/proc/sys/kernel/random/boot_id".into()))?;
+        let now: UnixMillis = deps.clock.now();
+        let nonces = Nonces::open(&config.state_dir.join("nonces.log"), &boot, now)?;
+        let appliance = Appliance::start(Parts {
+            store: store.clone(),
+            clock: Arc::clone(&deps.clock),
+            ids: Arc::clone(&deps.ids),
+            volumes: volumes.clone(),
+            limits: config.lease,
+            scratch_bytes: config.scratch_bytes,
+            max_sandboxes: config.max_sandboxes,
+            image: config.runtime.image.clone(),
+            open: open_runtime(config, deps, store.installation()),
+        })
+        .await?;
+        let calls = Calls::default();
+        let app = Arc::new(App {
+            store: store.clone(),
+            sandboxes: appliance.sandboxes(),
+            outputs,
+            uploads: UploadStore::new(volumes, &tmp),
+            calls: calls.clone(),
+            nonces,
+            operator_token: token,
+            clock: Arc::clone(&deps.clock),
+            ids: Arc::clone(&deps.ids),
+        });
+        match listen(config, app).await {
+            Ok((addr, listeners, stopping)) => {
+                tracing::info!(%addr, "hotcell serves");
+                Ok(Self {
+                    addr,
+                    store,
+                    appliance,
+                    calls,
+                    listeners,
+                    stopping,
+                })
+            }
+            Err(error) => {
+                appliance.stop().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it serves.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Its sandboxes.
+    #[must_use]
+    pub fn sandboxes(&self) -> Sandboxes {
+        self.appliance.sandboxes()
+    }
+
+    /// Takes no more requests, ends running calls, and closes everything. Sandboxes stay as
+    /// they are; the next daemon on this state directory adopts them.
+    pub async fn shutdown(mut self) {
+        tracing::info!("hotcell stops");
+        self.appliance.leave();
+        self.stopping.cancel();
+        self.calls.stop().await;
+        while self.listeners.join_next().await.is_some() {}
+        self.appliance.stop().await;
+        if let Err(error) = self.store.close().await {
+            tracing::error!(%error, "the store did not close cleanly");
+        }
+    }
+}
+
+async fn listen(
+    config: &Config,
+    app: Arc<App>,
+) -> Result<(SocketAddr, JoinSet<()>, CancellationToken), StartError> {
+    let bind = |source| StartError::Bind {
+        addr: config.listen,
+        source,
+    };
+    let tcp = TcpListener::bind(config.listen).await.map_err(bind)?;
+    let addr = tcp.local_addr().map_err(bind)?;
+    let (connections, stopping) = (Connections::default(), CancellationToken::new());
+    let mut listeners = JoinSet::new();
+    let local = serve_unix(
+        &config.admin_socket(),
+        local_router(Arc::clone(&app)),
+        connections.clone(),
+        stopping.clone(),
+    )
+    .await?;
+    listeners.spawn(local);
+    listeners.spawn(serve_tcp(
+        tcp,
+        public_router(app),
+        connections,
+        stopping.clone(),
+    ));
+    Ok((addr, listeners, stopping))
+}
+
+fn open_runtime(config: &Config, deps: &Deps, installation: InstallationId) -> OpenRuntime {
+    if let Some(make) = deps.runtime.clone() {
+        let runtime = make(&installation);
+        return Arc::new(move || {
+            let runtime = Arc::clone(&runtime);
+            Box::pin(async move { Ok(runtime) })
+        });
+    }
+    let embedded = EmbeddedConfig {
+        state_dir: config.state_dir.clone(),
+        run_dir: config.run_dir.clone(),
+        image_dir: config.image_dir(),
+        volume_root: config.state_dir.join("volumes"),
+        agent_binary: config.agent_binary(),
+        installation,
+        oci_runtime: config.runtime.oci_runtime.clone(),
+        max_sandboxes: config.max_sandboxes,
+        clock: Arc::clone(&deps.clock),
+        ids: Arc::clone(&deps.ids),
+    };
+    Arc::new(move || {
+        let embedded = embedded.clone();
+        Box::pin(async move {
+            let runtime: Arc<dyn Runtime> = Arc::new(Embedded::open(embedded).await?);
+            Ok::<_, RuntimeError>(runtime)
+        })
+    })
+}
+
+async fn open_store(config: &Config, deps: &Deps, key: StoreKey) -> Result<Store, StartError> {
+    let path = config.store_path();
+    let (clock, ids) = (Arc::clone(&deps.clock), Arc::clone(&deps.ids));
+    let failed = |error: tokio::task::JoinError| StartError::File {
+        path: config.store_path(),
+        source: io::Error::other(error),
+    };
+    let opened = tokio::task::spawn_blocking(move || Store::open(&path, key, clock, ids));
+    Ok(opened.await.map_err(failed)??)
+}
+
+async fn sweep_outputs(outputs: &OutputStore, store: &Store) {
+    let (outputs, store) = (outputs.clone(), store.clone());
+    let swept = tokio::task::spawn_blocking(move || outputs.sweep(&store)).await;
+    match swept {
+        Ok(Ok(0)) => {}
+        Ok(Ok(removed)) => tracing::info!(removed, "removed collected files without a record"),
+        Ok(Err(error)) => tracing::warn!(%error, "collected files cannot be swept"),
+        Err(error) => tracing::warn!(%error, "collected files cannot be swept"),
+    }
+}
+
+fn make_private_dir(path: &Path) -> Result<(), StartError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|source| StartError::File {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+/// What a crashed daemon left half-written is of no use.
+fn empty_dir(path: &Path) -> Result<(), StartError> {
+    match fs::remove_dir_all(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            return Err(StartError::File {
+                path: path.to_owned(),
+                source,
+            });
+        }
+        _ => {}
+    }
+    make_private_dir(path)
+}
+
+fn store_key(config: &Config, ids: &dyn IdSource) -> Result<StoreKey, StartError> {
+    let path = &config.store_key_file;
+    if !path.exists() {
+        let store = config.store_path();
+        if store.exists() {
+            let key = path.clone();
+            return Err(StartError::KeyMissing { store, key });
+        }
+        let key = StoreKey::generate(ids);
+        write_secret(path, &key.to_text())?;
+        return Ok(key);
+    }
+    StoreKey::read(path).map_err(|source| StartError::Key {
+        path: path.clone(),
+        source,
+    })
+}
+
+fn operator_token(config: &Config, ids: &dyn IdSource) -> Result<OperatorToken, StartError> {
+    let path = &config.operator_token_file;
+    let failed = |source| StartError::File {
+        path: path.clone(),
+        source,
+    };
+    if !path.exists() {
+        let text = format!("hot_{:032x}{:032x}", ids.bits(), ids.bits());
+        write_secret(path, &text)?;
+        return Ok(OperatorToken::new(&text));
+    }
+    let mut text = String::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(MAX_TOKEN_FILE_BYTES).read_to_string(&mut text))
+        .map_err(failed)?;
+    let text = text.trim();
+    if text.chars().count() < MIN_TOKEN_CHARACTERS {
+        return Err(StartError::Token(path.clone()));
+    }
+    Ok(OperatorToken::new(text))
+}
+
+/// Writes a new file that only its owner may read, whole or not at all.
+fn write_secret(path: &Path, text: &str) -> Result<(), StartError> {
+    let failed = |source| StartError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let mut next = path.as_os_str().to_owned();
+    next.push(".new");
+    let next = PathBuf::from(next);
+    let write = || {
+        match fs::remove_file(&next) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&next)?;
+        writeln!(file, "{text}")?;
+        file.sync_all()?;
+        fs::rename(&next, path)?;
+        if let Some(parent) = path.parent() {
+            fs::File::open(parent)?.sync_all()?;
+        }
+        Ok(())
+    };
+    write().map_err(failed)
+}

@@ -1,0 +1,18 @@
+//! The public API through its front door: a whole daemon over the in-memory engine, spoken to
+//! over TCP.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod admin;
+mod auth;
+mod bash;
+mod client;
+mod clients;
+mod collect;
+mod daemon;
+mod documents;
+mod downloads;
+mod events;
+mod hostile;
+mod limits;
+mod uploads;
