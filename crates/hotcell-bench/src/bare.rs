@@ -1,6 +1,6 @@
 //! The bare OCI runtime: what a sandbox costs when nobody looks after it.
 //!
-//! The bundle has what hotcell's has: an overlay over the same tree, the same mounts, its own
+//! The bundle has what hotcell's has: the same tree as a read-only root, the same mounts, its own
 //! namespaces. Its one process is bash.
 
 use std::{
@@ -17,7 +17,6 @@ use serde_json::json;
 pub(crate) struct Bundle {
     runtime: String,
     directory: PathBuf,
-    tree: PathBuf,
 }
 
 impl Bundle {
@@ -25,9 +24,7 @@ impl Bundle {
     pub(crate) fn new(runtime: &str, tree: &Path) -> Result<Self> {
         let directory =
             std::env::temp_dir().join(format!("hotcell-bench-{}-{runtime}", std::process::id()));
-        for part in ["rootfs", "upper", "work", "state"] {
-            fs::create_dir_all(directory.join(part))?;
-        }
+        fs::create_dir_all(directory.join("state"))?;
         let tmpfs = |path: &str, size: &str| {
             json!({"destination": path, "type": "tmpfs", "source": "tmpfs",
                    "options": ["nosuid", "nodev", format!("size={size}")]})
@@ -41,7 +38,7 @@ impl Bundle {
                 "cwd": "/",
                 "noNewPrivileges": true,
             },
-            "root": {"path": "rootfs", "readonly": true},
+            "root": {"path": tree.canonicalize().context("the root tree")?, "readonly": true},
             "hostname": "bench",
             "mounts": [
                 {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -62,13 +59,12 @@ impl Bundle {
         Ok(Self {
             runtime: runtime.to_owned(),
             directory,
-            tree: tree.canonicalize().context("the root tree")?,
         })
     }
 
     /// Runs it once, and returns how long the runtime's `run` took, in milliseconds.
     ///
-    /// The mounts and gVisor's view of `/proc/sys/net` are made before the clock starts, in a
+    /// gVisor's view of `/proc/sys/net` is made before the clock starts, in a
     /// mount namespace that is gone afterwards.
     pub(crate) fn run(&self, id: usize) -> Result<f64> {
         let flags = if self.runtime == "runsc" {
@@ -77,10 +73,8 @@ impl Bundle {
             ""
         };
         let script = format!(
-            "set -e; mount -t overlay overlay -o lowerdir={tree},upperdir={dir}/upper,workdir={dir}/work {dir}/rootfs; \
-             mount -t tmpfs -o ro,size=4k tmpfs /proc/sys/net; echo ready; read go; \
+            "set -e; mount -t tmpfs -o ro,size=4k tmpfs /proc/sys/net; echo ready; read go; \
              exec {runtime} --root {dir}/state {flags} run --bundle {dir} bare-{id}",
-            tree = self.tree.display(),
             dir = self.directory.display(),
             runtime = self.runtime,
         );

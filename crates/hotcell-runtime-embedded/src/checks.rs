@@ -14,7 +14,7 @@
 //! | `agent.binary` | is the agent where it should be |
 //! | `leftovers` | are there sandboxes whose record cannot be read |
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use hotcell_runtime::{Check, Isolation, RuntimeError};
 
@@ -161,15 +161,22 @@ impl Embedded {
 
     /// Runs a sandbox.
     async fn engine_check(&self) -> Check {
-        let _guard = self.probing.lock().await;
-        let ran = probe(
-            &self.engine,
-            &self.config,
-            &self.layout,
-            &self.cgroups,
-            &self.gateway,
-        );
-        match ran.await {
+        let guard = Arc::clone(&self.probing).lock_owned().await;
+        let engine = Arc::clone(&self.engine);
+        let (config, layout) = (self.config.clone(), self.layout.clone());
+        let (cgroups, gateway) = (self.cgroups.clone(), self.gateway.clone());
+        // A task of its own: a check that is given up half-way must not leave its sandbox behind.
+        let ran = tokio::spawn(async move {
+            let _guard = guard;
+            probe(&engine, &config, &layout, &cgroups, &gateway).await
+        });
+        let ran = ran.await.unwrap_or_else(|error| {
+            Err(RuntimeError::Failed {
+                action: "probe",
+                reason: error.to_string(),
+            })
+        });
+        match ran {
             Ok(()) => Check::pass(
                 "runtime.oci",
                 format!("{} ran a sandbox", self.engine.describe()),

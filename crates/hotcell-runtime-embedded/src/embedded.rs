@@ -38,7 +38,7 @@ pub struct Embedded {
     pub(crate) images: ImageStore,
     pub(crate) locks: LeaseLocks,
     /// Held while a probe runs: there is one place for it.
-    pub(crate) probing: tokio::sync::Mutex<()>,
+    pub(crate) probing: Arc<tokio::sync::Mutex<()>>,
     slots: Mutex<BTreeMap<LeaseId, Slot>>,
     // Dropped in this order: the lock is given back last.
     _footprint: Footprint,
@@ -98,7 +98,7 @@ impl Embedded {
             scratch_fault,
             images,
             locks: LeaseLocks::default(),
-            probing: tokio::sync::Mutex::new(()),
+            probing: Arc::default(),
             slots: Mutex::new(slots),
             _footprint: footprint,
             _lock: lock,

@@ -92,6 +92,12 @@ impl Engine {
                 path,
                 network,
             } => match path.clone().or_else(|| in_path(kind.binary())) {
+                Some(binary) if !is_executable(&binary) => {
+                    return Err(RuntimeError::Unavailable(format!(
+                        "{} is no program that can be run",
+                        binary.display()
+                    )));
+                }
                 Some(binary) => Self::variants(*kind, &binary, *network),
                 None => Vec::new(),
             },

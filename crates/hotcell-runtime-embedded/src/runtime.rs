@@ -44,6 +44,10 @@ impl Runtime for Embedded {
         self.checks().await
     }
 
+    async fn settle(&self) {
+        drop(self.probing.lock().await);
+    }
+
     async fn images(&self) -> Result<Vec<ImageInfo>, RuntimeError> {
         Ok(self.images.list()?)
     }

@@ -126,6 +126,10 @@ pub trait Runtime: Send + Sync + 'static {
     /// What it uses.
     async fn stats(&self, lease: &LeaseId) -> Result<Stats, RuntimeError>;
 
+    /// Waits until work of the runtime's own, such as a probe, has been cleared away. Called
+    /// before the process leaves; sandboxes are not touched.
+    async fn settle(&self) {}
+
     /// The way into a running sandbox. Does not wait for it. Keep it for as long as the sandbox
     /// runs: it may hold the connections that make a call cheap.
     fn sandbox(&self, lease: &LeaseId, key: &AgentKey) -> Result<Arc<dyn Sandbox>, RuntimeError>;

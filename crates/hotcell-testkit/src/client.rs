@@ -8,8 +8,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
+
+use crate::{ORGANIZATION, WORKSPACE};
 
 /// A whole answer.
 #[derive(Debug, Clone)]
@@ -65,7 +67,9 @@ pub struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(addr: SocketAddr, clock: Arc<dyn Clock>, ids: Arc<dyn IdSource>) -> Self {
+    /// A client that shows nothing of itself.
+    #[must_use]
+    pub fn new(addr: SocketAddr, clock: Arc<dyn Clock>, ids: Arc<dyn IdSource>) -> Self {
         Self {
             addr,
             identity: Identity::Nobody,
@@ -95,6 +99,37 @@ impl Client {
             },
             ..self.clone()
         }
+    }
+
+    /// As an operator: turns everything on for [`ORGANIZATION`] and [`WORKSPACE`], makes a
+    /// credential, and returns a client that signs with it.
+    ///
+    /// # Panics
+    /// When the daemon refuses.
+    pub async fn switch_on(&self) -> Self {
+        let on = json!({"enabled": true});
+        let root = "/v1/admin";
+        let made = self.put(&format!("{root}/deployment"), &on).await;
+        assert!(made.status.is_success(), "{:?}", made.body);
+        let organization = format!("{root}/organizations/{ORGANIZATION}");
+        let made = self.put(&organization, &on).await;
+        assert!(made.status.is_success(), "{:?}", made.body);
+        let workspace = json!({"enabled": true, "organization": ORGANIZATION});
+        let made = self
+            .put(&format!("{root}/workspaces/{WORKSPACE}"), &workspace)
+            .await;
+        assert!(made.status.is_success(), "{:?}", made.body);
+        let issued = self
+            .post(&format!("{organization}/credentials"), &json!({}))
+            .await;
+        assert!(issued.status.is_success(), "{:?}", issued.body);
+        let issued = issued.json();
+        let text = |name: &str| {
+            let text = issued[name].as_str();
+            text.unwrap_or_else(|| panic!("no {name}: {issued}"))
+                .to_owned()
+        };
+        self.signing(&text("key"), &text("secret"))
     }
 
     /// The credential's key and secret, when it signs.

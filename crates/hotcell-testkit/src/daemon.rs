@@ -14,7 +14,6 @@ use hotcell::{
 use hotcell_core::lease::LeaseLimits;
 use hotcell_runtime::{Runtime, fake::FakeRuntime};
 use hotcell_store::Store;
-use serde_json::json;
 use tempfile::TempDir;
 
 use crate::client::Client;
@@ -201,30 +200,7 @@ impl TestDaemon {
     /// # Panics
     /// When the daemon refuses.
     pub async fn client(&self) -> Client {
-        let operator = self.operator();
-        let on = json!({"enabled": true});
-        let root = "/v1/admin";
-        let _ = operator
-            .put(&format!("{root}/deployment"), &on)
-            .await
-            .expect(200);
-        let organization = format!("{root}/organizations/{ORGANIZATION}");
-        let made = operator.put(&organization, &on).await;
-        assert!(made.status.is_success(), "{:?}", made.body);
-        let workspace = json!({"enabled": true, "organization": ORGANIZATION});
-        let target = format!("{root}/workspaces/{WORKSPACE}");
-        let made = operator.put(&target, &workspace).await;
-        assert!(made.status.is_success(), "{:?}", made.body);
-        let target = format!("{organization}/credentials");
-        let issued = operator.post(&target, &json!({})).await;
-        assert!(issued.status.is_success(), "{:?}", issued.body);
-        let issued = issued.json();
-        let text = |name: &str| {
-            let text = issued[name].as_str();
-            text.unwrap_or_else(|| panic!("no {name}: {issued}"))
-                .to_owned()
-        };
-        self.anonymous().signing(&text("key"), &text("secret"))
+        self.operator().switch_on().await
     }
 }
 

@@ -19,8 +19,10 @@
 
 mod client;
 mod daemon;
+mod process;
 mod wait;
 
 pub use client::{Answer, Client};
 pub use daemon::{ORGANIZATION, Options, TestDaemon, WORKSPACE};
+pub use process::{Footprint, Process, Site};
 pub use wait::{wait_for, wait_until};

@@ -348,3 +348,10 @@ pub const DNS_TCP_IDLE_MS: u64 = 10_000;
 pub const MAX_DNS_TCP_ANSWERS: usize = 64;
 /// The longest time to live that is passed on.
 pub const MAX_DNS_TTL_SECONDS: u32 = 86_400;
+/// How long an upstream resolver is waited for alone, before the next is asked beside it.
+pub const DNS_UPSTREAM_PATIENCE_MS: u64 = 300;
+/// How long a resolver that failed comes after the others.
+pub const DNS_UPSTREAM_AVOID_MS: u64 = 30_000;
+
+/// How long a profile that stops waits for its runtime to clear a probe away, in milliseconds.
+pub const PROFILE_SETTLE_TIMEOUT_MS: u64 = 8_000;

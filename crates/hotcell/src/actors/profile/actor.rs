@@ -103,6 +103,21 @@ impl Actor for ProfileActor {
         }
         Ok(())
     }
+
+    async fn post_stop(
+        &self,
+        _: ActorRef<ProfileMsg>,
+        state: &mut ProfileActorState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.tasks.shutdown().await;
+        if let Some(runtime) = state.runtime.take() {
+            let limit = Duration::from_millis(limits::PROFILE_SETTLE_TIMEOUT_MS);
+            if tokio::time::timeout(limit, runtime.settle()).await.is_err() {
+                tracing::warn!("the runtime has not cleared its probe away; the next start will");
+            }
+        }
+        Ok(())
+    }
 }
 
 impl ProfileActorState {

@@ -76,7 +76,7 @@ pub(super) async fn admit(
                 chat: caller.chat.clone(),
                 user: caller.user.clone(),
                 profile: admission.profile,
-                resource_class: ResourceClass::Medium,
+                resource_class: ResourceClass::Small,
                 state: LeaseState::Starting,
                 created_at: now,
                 changed_at: now,

@@ -1,0 +1,158 @@
+//! A chat from its first upload to its last download.
+
+use http::Method;
+use serde_json::json;
+
+use super::{bash, chat_path, end, on_both_engines, site, user};
+
+on_both_engines!(
+    a_chat_gets_files_back,
+    volumes_have_their_scope,
+    a_loss_is_told_and_the_next_call_works
+);
+
+async fn a_chat_gets_files_back(engine: &str) {
+    let site = site(engine);
+    let daemon = site.start();
+    let client = daemon.operator.switch_on().await;
+    let who = "?user=u&role=editor";
+
+    let table = "name,value\na,1\nb,41\n";
+    let target = format!("{}{who}", chat_path("c", "uploads/t%20%C3%BC.csv"));
+    let uploaded = client.request(Method::PUT, &target, &[], table).await;
+    assert!(uploaded.status.is_success(), "{:?}", uploaded.body);
+    assert_eq!(uploaded.json()["path"], "/mnt/uploaded-files/t ü.csv");
+
+    let script = "import pandas as pd\n\
+        t = pd.read_csv('/mnt/uploaded-files/t ü.csv')\n\
+        t.loc[len(t)] = ['sum', t.value.sum()]\n\
+        t.to_excel('/workspace/out.xlsx', index=False)\n\
+        print(t.value.sum() - t.value.iloc[-1])";
+    let result = bash(
+        &client,
+        "c",
+        &format!("python3 - <<'PY'\n{script}\nPY\necho kept > kept.txt; cd /tmp; export A=1"),
+    )
+    .await;
+    assert_eq!(
+        (&result["exit_code"], &result["stdout"]),
+        (&json!(0), &json!("42\n")),
+        "{result}"
+    );
+    let result = bash(
+        &client,
+        "c",
+        "pwd; echo $A; echo no > /mnt/uploaded-files/x; exit 3",
+    )
+    .await;
+    assert_eq!(
+        (&result["exit_code"], &result["stdout"]),
+        (&json!(3), &json!("/tmp\n1\n")),
+        "{result}"
+    );
+
+    let paths = json!({"user": user("u"), "paths": ["/workspace/out.xlsx", "/workspace/kept.txt", "/etc/passwd", "/workspace/none.txt"]});
+    let presented = client
+        .post(&chat_path("c", "present_files"), &paths)
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        presented["outputs"].as_array().unwrap().len(),
+        2,
+        "{presented}"
+    );
+    assert_eq!(
+        presented["skipped"].as_array().unwrap().len(),
+        2,
+        "{presented}"
+    );
+    end(&client, "c").await;
+
+    // The files outlive the sandbox.
+    let id = presented["outputs"][0]["id"].as_str().unwrap();
+    let target = format!("{}{who}", chat_path("c", &format!("outputs/{id}/content")));
+    let whole = client.get(&target).await.expect(200);
+    assert_eq!(whole.body.len() as u64, presented["outputs"][0]["bytes"]);
+    assert!(whole.body.starts_with(b"PK"), "a workbook is a zip file");
+    let part = client
+        .request(Method::GET, &target, &[("range", "bytes=0-3")], "")
+        .await
+        .expect(206);
+    assert_eq!(part.body[..], whole.body[..4]);
+    daemon.stop();
+    assert_eq!(site.footprint(), hotcell_testkit::Footprint::default());
+}
+
+async fn volumes_have_their_scope(engine: &str) {
+    let site = site(engine);
+    let daemon = site.start();
+    let client = daemon.operator.switch_on().await;
+    let first = bash(
+        &client,
+        "c1",
+        "echo mine > /mnt/user-data/f; echo ours > /mnt/workspace-data/f; echo here > /workspace/f",
+    )
+    .await;
+    assert_eq!(first["exit_code"], 0, "{first}");
+    let same_user = bash(
+        &client,
+        "c2",
+        "cat /mnt/user-data/f /mnt/workspace-data/f; ls /workspace",
+    )
+    .await;
+    assert_eq!(same_user["stdout"], "mine\nours\n", "{same_user}");
+    let body = json!({"user": user("v"), "command": "cat /mnt/workspace-data/f; ls -A /mnt/user-data; touch /mnt/skills/x"});
+    let other = client
+        .post(&chat_path("c3", "bash"), &body)
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(other["stdout"], "ours\n", "{other}");
+    assert_eq!(other["exit_code"], 1, "skills are read-only: {other}");
+    // A sandbox mounts one member's files, so nobody else may use it.
+    let body = json!({"user": user("v"), "command": "true"});
+    let refused = client
+        .post(&chat_path("c1", "bash"), &body)
+        .await
+        .expect(409)
+        .json();
+    assert_eq!(refused["code"], "lease_of_another_user", "{refused}");
+    for chat in ["c1", "c2"] {
+        end(&client, chat).await;
+    }
+    let target = format!("{}?user=v&role=editor", chat_path("c3", "lease"));
+    let _ = client.delete(&target).await.expect(200);
+    daemon.stop();
+}
+
+async fn a_loss_is_told_and_the_next_call_works(engine: &str) {
+    let site = site(engine);
+    let daemon = site.start();
+    let client = daemon.operator.switch_on().await;
+    let _ = bash(&client, "c", "echo kept > /mnt/user-data/kept").await;
+    let body = json!({"user": user("u"), "command": "python3 -c \"a = 'x' * (8 << 30)\""});
+    let hungry = client.post(&chat_path("c", "bash"), &body).await;
+    if hungry.status == 200 {
+        // The kernel ended the process and not the sandbox, or Python was refused the memory.
+        let result = hungry.json();
+        assert!(
+            ["SIGKILL", ""].contains(&result["signal"].as_str().unwrap_or_default()),
+            "{result}"
+        );
+        assert!(
+            result["exit_code"] == 137 || result["exit_code"] == 1,
+            "{result}"
+        );
+    } else {
+        let problem = hungry.expect(502).json();
+        assert!(
+            ["out_of_memory", "sandbox_lost"].contains(&problem["code"].as_str().unwrap()),
+            "{problem}"
+        );
+    }
+    let next = bash(&client, "c", "cat /mnt/user-data/kept").await;
+    assert_eq!(next["stdout"], "kept\n", "{next}");
+    end(&client, "c").await;
+    daemon.stop();
+}

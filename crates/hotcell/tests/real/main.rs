@@ -1,0 +1,96 @@
+//! The front door on real engines: the daemon as a process, sandboxes as they ship.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests say what is wrong by failing"
+)]
+
+mod chat;
+mod crash;
+mod refusal;
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use hotcell_testkit::{Client, Site};
+use serde_json::{Value, json};
+
+const HOTCELL: &str = env!("CARGO_BIN_EXE_hotcell");
+
+/// Both kinds of engine; each test runs on both.
+macro_rules! on_both_engines {
+    ($($name:ident),+ $(,)?) => {
+        mod runsc {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() { Box::pin(super::$name("runsc")).await; })+
+        }
+        mod runc {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() { Box::pin(super::$name("runc")).await; })+
+        }
+    };
+}
+pub(crate) use on_both_engines;
+
+fn given(name: &str) -> PathBuf {
+    env::var_os(name).map_or_else(
+        || panic!("{name} is not set: run these tests through `cargo xtask test`"),
+        PathBuf::from,
+    )
+}
+
+/// The base image, imported once for all tests of this binary.
+fn images() -> &'static Path {
+    static IMAGES: OnceLock<PathBuf> = OnceLock::new();
+    IMAGES.get_or_init(|| {
+        let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-images");
+        let status = Command::new(HOTCELL)
+            .args(["image", "import", "--name", "base", "--state-dir"])
+            .arg(&state)
+            .arg(given("HOTCELL_TEST_IMAGE_TAR"))
+            .status()
+            .unwrap();
+        assert!(status.success(), "the image cannot be imported");
+        state.join("images")
+    })
+}
+
+fn site(engine: &str) -> Site {
+    let runtime = format!("kind = \"embedded\"\noci_runtime = \"{engine}\"\nimage = \"base\"");
+    Site::new(
+        Path::new(HOTCELL),
+        &given("HOTCELL_TEST_AGENT"),
+        images(),
+        &runtime,
+    )
+}
+
+fn chat_path(chat: &str, rest: &str) -> String {
+    format!(
+        "/v1/workspaces/{}/chats/{chat}/{rest}",
+        hotcell_testkit::WORKSPACE
+    )
+}
+
+fn user(id: &str) -> Value {
+    json!({"id": id, "role": "editor"})
+}
+
+async fn bash(client: &Client, chat: &str, command: &str) -> Value {
+    let body = json!({"user": user("u"), "command": command});
+    client
+        .post(&chat_path(chat, "bash"), &body)
+        .await
+        .expect(200)
+        .json()
+}
+
+async fn end(client: &Client, chat: &str) {
+    let target = format!("{}?user=u&role=editor", chat_path(chat, "lease"));
+    let _ = client.delete(&target).await.expect(200);
+}
