@@ -10,10 +10,18 @@ const NEEDED: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
     ("mkfs.ext4", "e2fsprogs"),
     ("ip", "iproute2"),
+    ("nft", "nftables"),
+    ("pkg-config", "pkg-config"),
     ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
     ("python3", "python3"),
     ("pip3", "python3-pip"),
+];
+
+/// Libraries that are linked, by their header file.
+const LIBRARIES: &[(&str, &str)] = &[
+    ("/usr/include/libnftnl/common.h", "libnftnl-dev"),
+    ("/usr/include/libmnl/libmnl.h", "libmnl-dev"),
 ];
 
 /// Python modules that the host parses results back with.
@@ -33,6 +41,12 @@ pub(crate) fn ensure() -> Result<()> {
         .filter(|(program, _)| !shell::has(program))
         .map(|(_, package)| *package)
         .collect();
+    packages.extend(
+        LIBRARIES
+            .iter()
+            .filter(|(header, _)| !std::path::Path::new(header).exists())
+            .map(|(_, package)| *package),
+    );
     for (module, package) in PYTHON_PACKAGES {
         let mut probe = shell::limited(30, SYSTEM_PYTHON);
         if shell::quiet(probe.args(["-c", &format!("import {module}")])).is_err() {

@@ -1,0 +1,255 @@
+//! The addresses that one sandbox may reach because it looked up a name that it may look up.
+//!
+//! An entry lives at least for the longest of what its answers said, and never less than the grace,
+//! counted from the last answer that held it. It is granted a quarter more than that, so that most
+//! answers need no change of the packet filter: only one that finds less than the due time left does.
+//! Whether the packet filter has done its part is remembered for each entry, so that two answers at
+//! once cannot take each other's intention for the deed. At the ceiling the entry whose time is up first goes, of those
+//! without an open connection; a new answer is never refused. The table belongs to one sandbox:
+//! nothing in here can open anything for another.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+};
+
+use hotcell_policy::RuleIndex;
+use hotcell_types::{
+    UnixMillis,
+    limits::{DEFAULT_LEARNED_GRACE_MS, MAX_LEARNED_ADDRESSES, MAX_LEARNED_MS},
+};
+
+/// What is granted beyond the due time: this part of it.
+const SLACK_PART: u64 = 4;
+
+/// How long addresses stay, and how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LearnedLimits {
+    /// The least time that an address stays after the last answer that held it.
+    pub grace_ms: u64,
+    /// How many there are at most.
+    pub ceiling: usize,
+}
+
+impl Default for LearnedLimits {
+    fn default() -> Self {
+        Self {
+            grace_ms: DEFAULT_LEARNED_GRACE_MS,
+            ceiling: MAX_LEARNED_ADDRESSES,
+        }
+    }
+}
+
+/// Why an address is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Learned {
+    /// The rule that allowed the name; none when the default did.
+    pub by: Option<RuleIndex>,
+    /// Until when it is meant to be open.
+    pub until: UnixMillis,
+    /// Until when the packet filter is known to have it open.
+    pub confirmed_until: UnixMillis,
+}
+
+/// What the packet filter must be told after an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// Addresses to open or renew, with the time that each then has.
+    pub open: Vec<(IpAddr, u64)>,
+    /// Addresses to close, to make room.
+    pub close: Vec<IpAddr>,
+    /// How many had to go although they had an open connection, since all others had, too. Their
+    /// connections go on; a new one needs a new lookup.
+    pub evicted_in_use: usize,
+}
+
+/// The table of one sandbox.
+#[derive(Debug, Clone, Default)]
+pub struct LearnedTable {
+    limits: LearnedLimits,
+    entries: HashMap<IpAddr, Learned>,
+    /// The same by time, for finding the oldest.
+    order: BTreeSet<(UnixMillis, IpAddr)>,
+}
+
+impl LearnedTable {
+    /// An empty table.
+    #[must_use]
+    pub fn new(limits: LearnedLimits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
+    }
+
+    /// A table of what the kernel still has, after a restart: with how long each address has left.
+    #[must_use]
+    pub fn adopted(
+        limits: LearnedLimits,
+        now: UnixMillis,
+        remaining_ms: impl IntoIterator<Item = (IpAddr, u64)>,
+    ) -> Self {
+        let mut table = Self::new(limits);
+        for (address, left_ms) in remaining_ms {
+            let until = now.plus_millis(left_ms.min(MAX_LEARNED_MS));
+            table.put(
+                address,
+                Learned {
+                    by: None,
+                    until,
+                    confirmed_until: until,
+                },
+            );
+        }
+        table
+    }
+
+    /// How many addresses are open.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Why an address is open, if it is.
+    #[must_use]
+    pub fn get(&self, address: IpAddr, now: UnixMillis) -> Option<Learned> {
+        self.entries
+            .get(&address)
+            .copied()
+            .filter(|learned| learned.until > now)
+    }
+
+    /// The addresses with the time that each has left: what a restored ruleset needs.
+    pub fn remaining(&self, now: UnixMillis) -> impl Iterator<Item = (IpAddr, u64)> {
+        self.entries
+            .iter()
+            .map(move |(address, learned)| (*address, learned.until.millis_since(now)))
+            .filter(|(_, left_ms)| *left_ms > 0)
+    }
+
+    /// Takes in the addresses of one answer. Nothing here waits for the packet filter: the answer
+    /// may leave only when what is returned has been done. `connected` says which addresses have an open
+    /// connection; it is asked for only at the ceiling.
+    pub fn learn(
+        &mut self,
+        now: UnixMillis,
+        by: Option<RuleIndex>,
+        ttl_ms: u64,
+        addresses: &[IpAddr],
+        connected: impl FnOnce() -> HashSet<IpAddr>,
+    ) -> Changes {
+        self.forget_expired(now);
+        let for_ms = ttl_ms.max(self.limits.grace_ms).min(MAX_LEARNED_MS);
+        let fresh: HashSet<IpAddr> = addresses
+            .iter()
+            .copied()
+            .take(self.limits.ceiling)
+            .collect();
+        let added = fresh
+            .iter()
+            .filter(|address| !self.entries.contains_key(*address))
+            .count();
+        let too_many = (self.entries.len() + added).saturating_sub(self.limits.ceiling);
+        let mut changes = Changes::default();
+        if too_many > 0 {
+            self.evict(too_many, &fresh, &connected(), &mut changes);
+        }
+        let due = now.plus_millis(for_ms);
+        for address in fresh {
+            let old = self.entries.get(&address).copied();
+            if let Some(old) = old
+                && old.until >= due
+                && old.confirmed_until >= due
+            {
+                self.put(address, Learned { by, ..old });
+                continue;
+            }
+            // A longer promise of an earlier answer holds.
+            let until = old
+                .map_or(UnixMillis(0), |old| old.until)
+                .max(due.plus_millis(for_ms / SLACK_PART));
+            let confirmed_until = old.map_or(UnixMillis(0), |old| old.confirmed_until);
+            self.put(
+                address,
+                Learned {
+                    by,
+                    until,
+                    confirmed_until,
+                },
+            );
+            changes.open.push((address, until.millis_since(now)));
+        }
+        changes.open.sort_unstable();
+        changes
+    }
+
+    /// The packet filter has done what `changes`, made at `then`, asked for.
+    pub fn confirm(&mut self, then: UnixMillis, changes: &Changes) {
+        for (address, for_ms) in &changes.open {
+            if let Some(learned) = self.entries.get_mut(address) {
+                let until = then.plus_millis(*for_ms);
+                learned.confirmed_until = learned.confirmed_until.max(until);
+            }
+        }
+    }
+
+    /// The packet filter may have lost everything: the next answer opens its addresses again.
+    pub fn doubt(&mut self) {
+        for learned in self.entries.values_mut() {
+            learned.confirmed_until = UnixMillis(0);
+        }
+    }
+
+    fn put(&mut self, address: IpAddr, learned: Learned) {
+        if let Some(old) = self.entries.insert(address, learned) {
+            self.order.remove(&(old.until, address));
+        }
+        self.order.insert((learned.until, address));
+    }
+
+    fn forget(&mut self, address: IpAddr) {
+        if let Some(old) = self.entries.remove(&address) {
+            self.order.remove(&(old.until, address));
+        }
+    }
+
+    /// The kernel has let these go by itself.
+    fn forget_expired(&mut self, now: UnixMillis) {
+        while let Some((until, address)) = self.order.first().copied() {
+            if until > now {
+                break;
+            }
+            self.forget(address);
+        }
+    }
+
+    fn evict(
+        &mut self,
+        count: usize,
+        keep: &HashSet<IpAddr>,
+        connected: &HashSet<IpAddr>,
+        changes: &mut Changes,
+    ) {
+        let oldest = |in_use: bool| {
+            self.order
+                .iter()
+                .map(|(_, address)| *address)
+                .filter(move |address| {
+                    !keep.contains(address) && connected.contains(address) == in_use
+                })
+        };
+        let mut going: Vec<IpAddr> = oldest(false).take(count).collect();
+        changes.evicted_in_use = count - going.len();
+        going.extend(oldest(true).take(changes.evicted_in_use));
+        for address in going {
+            self.forget(address);
+            changes.close.push(address);
+        }
+    }
+}

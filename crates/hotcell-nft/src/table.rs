@@ -1,0 +1,522 @@
+//! What is done with tables: whole changes, each one transaction, and listings. Blocking.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use hotcell_egress::{
+    firewall::{FirewallError, OpenAddress},
+    layout::LeaseRules,
+    report::{Difference, TableReport},
+    ruleset::{Element, InterfaceName, ObjectName, Ruleset},
+};
+use nftnl::nftnl_sys::{self as sys, libc};
+
+use crate::{
+    batch::Batch,
+    decode::{self, Elements},
+    encode::{Item, set_object},
+    netlink::Netlink,
+    object::{self, c_string},
+};
+
+/// The packet filter of one network namespace.
+pub(crate) struct Tables {
+    netlink: Netlink,
+}
+
+impl Tables {
+    pub(crate) fn open() -> std::io::Result<Self> {
+        Ok(Self {
+            netlink: Netlink::open()?,
+        })
+    }
+
+    pub(crate) fn port(&self) -> u32 {
+        self.netlink.port()
+    }
+
+    fn commit(&mut self, doing: &'static str, batch: Batch) -> Result<(), FirewallError> {
+        let transaction = batch.finish()?;
+        self.netlink.commit(doing, &transaction)
+    }
+
+    pub(crate) fn replace(
+        &mut self,
+        ruleset: &Ruleset,
+        open: &[OpenAddress],
+    ) -> Result<(), FirewallError> {
+        let table = &ruleset.table;
+        let mut batch = self.netlink.batch();
+        // Adding first makes deleting a table that is not there no error.
+        batch.add_table(table);
+        batch.delete_table(table);
+        batch.add_table(table);
+        for (id, set) in (1..).zip(&ruleset.sets) {
+            batch.add_set(table, set, id);
+        }
+        for chain in &ruleset.chains {
+            batch.add_chain(table, chain);
+        }
+        for set in &ruleset.sets {
+            batch.add_elements(table, set);
+        }
+        for chain in &ruleset.chains {
+            batch.add_rules(table, chain);
+        }
+        renew(&mut batch, table, open);
+        self.commit("install the table", batch)?;
+        self.confirm(ruleset)
+    }
+
+    fn confirm(&mut self, ruleset: &Ruleset) -> Result<(), FirewallError> {
+        match self.differences(ruleset)?.first() {
+            None => Ok(()),
+            Some(difference) => Err(FirewallError::NotThere(difference.to_string())),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, table: &ObjectName) -> Result<(), FirewallError> {
+        let mut batch = self.netlink.batch();
+        batch.add_table(table);
+        batch.delete_table(table);
+        self.commit("remove the table", batch)
+    }
+
+    pub(crate) fn add_lease(
+        &mut self,
+        table: &ObjectName,
+        lease: &LeaseRules,
+    ) -> Result<(), FirewallError> {
+        let mut batch = self.netlink.batch();
+        for (id, set) in (1..).zip(&lease.sets) {
+            batch.add_set(table, set, id);
+        }
+        for chain in &lease.chains {
+            batch.add_chain(table, chain);
+        }
+        for set in &lease.sets {
+            batch.add_elements(table, set);
+        }
+        for chain in &lease.chains {
+            batch.add_rules(table, chain);
+        }
+        for (map, element) in lease.map_elements(true) {
+            batch.add_verdict(table, &map, &element);
+        }
+        self.commit("add a lease", batch)?;
+        self.confirm_lease(table, lease, true)
+    }
+
+    /// Compares only what is the lease's.
+    fn confirm_lease(
+        &mut self,
+        table: &ObjectName,
+        lease: &LeaseRules,
+        connected: bool,
+    ) -> Result<(), FirewallError> {
+        let mut meant = Ruleset {
+            table: table.clone(),
+            sets: Vec::new(),
+            chains: Vec::new(),
+        };
+        lease.join(&mut meant, connected);
+        let meant = decode::expected(&meant);
+        let mut there = TableReport::default();
+        let listed = self.sets(table)?;
+        for set in &lease.sets {
+            let name = set.name.to_string();
+            if let Some(mut report) = listed.get(&name).cloned() {
+                self.elements(table, &set.name)?.fill(&mut report);
+                there.sets.insert(name, report);
+            }
+        }
+        let mut chains = self.chains(table)?;
+        for chain in &lease.chains {
+            let name = chain.name.to_string();
+            if let Some(mut report) = chains.remove(&name) {
+                report.rules = self
+                    .rules(table, Some(&chain.name))?
+                    .remove(&name)
+                    .unwrap_or_default();
+                there.chains.insert(name, report);
+            }
+        }
+        if let Some(difference) = meant.differences(Some(&there)).first() {
+            return Err(FirewallError::NotThere(difference.to_string()));
+        }
+        self.confirm_maps(table, lease, connected)
+    }
+
+    fn confirm_maps(
+        &mut self,
+        table: &ObjectName,
+        lease: &LeaseRules,
+        connected: bool,
+    ) -> Result<(), FirewallError> {
+        for (map, element) in lease.map_elements(connected) {
+            let found = self.verdicts(table, &map)?;
+            if !found.contains(&element) {
+                let difference = Difference::ElementMissing(map.to_string(), element);
+                return Err(FirewallError::NotThere(difference.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_lease(
+        &mut self,
+        table: &ObjectName,
+        lease: &LeaseRules,
+    ) -> Result<(), FirewallError> {
+        let chains = self.chains(table)?;
+        let sets = self.sets(table)?;
+        let mut batch = self.netlink.batch();
+        let mut empty = true;
+        for (map, _) in lease.map_elements(true) {
+            if self.has_interface(table, &map, &lease.interface)? {
+                batch.delete_verdict(table, &map, &lease.interface);
+                empty = false;
+            }
+        }
+        let there = lease
+            .chains
+            .iter()
+            .filter(|chain| chains.contains_key(chain.name.as_str()));
+        for chain in there.clone() {
+            batch.delete_rules(table, &chain.name);
+        }
+        for chain in there {
+            batch.delete_chain(table, &chain.name);
+            empty = false;
+        }
+        for set in lease
+            .sets
+            .iter()
+            .filter(|set| sets.contains_key(set.name.as_str()))
+        {
+            batch.delete_set(table, &set.name);
+            empty = false;
+        }
+        if empty {
+            return Ok(());
+        }
+        self.commit("remove a lease", batch)
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        table: &ObjectName,
+        lease: &LeaseRules,
+        connected: bool,
+    ) -> Result<(), FirewallError> {
+        let mut batch = self.netlink.batch();
+        for (map, element) in lease.map_elements(connected) {
+            if self.has_interface(table, &map, &lease.interface)? {
+                batch.delete_verdict(table, &map, &lease.interface);
+            }
+            batch.add_verdict(table, &map, &element);
+        }
+        let doing = if connected {
+            "connect a lease"
+        } else {
+            "cut a lease off"
+        };
+        self.commit(doing, batch)?;
+        self.confirm_maps(table, lease, connected)
+    }
+
+    fn has_interface(
+        &mut self,
+        table: &ObjectName,
+        map: &ObjectName,
+        interface: &InterfaceName,
+    ) -> Result<bool, FirewallError> {
+        let found = self.verdicts(table, map)?;
+        Ok(found
+            .iter()
+            .any(|element| matches!(element, Element::Interface(name, _) if name == interface)))
+    }
+
+    fn verdicts(
+        &mut self,
+        table: &ObjectName,
+        map: &ObjectName,
+    ) -> Result<std::collections::BTreeSet<Element>, FirewallError> {
+        let Some(mut report) = self.sets(table)?.remove(map.as_str()) else {
+            return Ok(std::collections::BTreeSet::new());
+        };
+        self.elements(table, map)?.fill(&mut report);
+        Ok(report.elements)
+    }
+
+    pub(crate) fn open_addresses(
+        &mut self,
+        table: &ObjectName,
+        addresses: &[OpenAddress],
+    ) -> Result<(), FirewallError> {
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let mut batch = self.netlink.batch();
+        let by_set = renew(&mut batch, table, addresses);
+        self.commit("open addresses", batch)?;
+        for (set, addresses) in by_set {
+            let wanted: Vec<IpAddr> = addresses.iter().map(|(address, _)| *address).collect();
+            let there = self.find(table, set, &wanted)?;
+            if let Some(missing) = wanted.iter().find(|address| !there.contains_key(*address)) {
+                return Err(FirewallError::NotThere(format!("{missing} in {set}")));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn close_addresses(
+        &mut self,
+        table: &ObjectName,
+        addresses: &[(ObjectName, IpAddr)],
+    ) -> Result<(), FirewallError> {
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let mut by_set: BTreeMap<&ObjectName, Vec<IpAddr>> = BTreeMap::new();
+        for (set, address) in addresses {
+            by_set.entry(set).or_default().push(*address);
+        }
+        let mut batch = self.netlink.batch();
+        for (set, addresses) in by_set {
+            batch.expire(table, set, &addresses);
+        }
+        self.commit("close addresses", batch)
+    }
+
+    /// What is there; `None` when the table is not.
+    pub(crate) fn report(
+        &mut self,
+        table: &ObjectName,
+    ) -> Result<Option<TableReport>, FirewallError> {
+        if !self.has_table(table)? {
+            return Ok(None);
+        }
+        let mut chains = self.chains(table)?;
+        for (name, rules) in self.rules(table, None)? {
+            if let Some(chain) = chains.get_mut(&name) {
+                chain.rules.extend(rules);
+            }
+        }
+        let mut sets = self.sets(table)?;
+        for (name, report) in &mut sets {
+            // A set that hotcell cannot have made is reported without its elements.
+            if let Ok(name) = name.parse() {
+                self.elements(table, &name)?.fill(report);
+            }
+        }
+        Ok(Some(TableReport { chains, sets }))
+    }
+
+    pub(crate) fn differences(
+        &mut self,
+        ruleset: &Ruleset,
+    ) -> Result<Vec<Difference>, FirewallError> {
+        let there = self.report(&ruleset.table)?;
+        Ok(decode::expected(ruleset).differences(there.as_ref()))
+    }
+
+    fn has_table(&mut self, table: &ObjectName) -> Result<bool, FirewallError> {
+        let built = object::Table::new();
+        let name = c_string(table.as_str());
+        // SAFETY: the object is alive, and libnftnl copies the string.
+        unsafe {
+            sys::nftnl_table_set_str(built.as_ptr(), sys::NFTNL_TABLE_NAME as u16, name.as_ptr());
+        }
+        let payload = |header| {
+            // SAFETY: both are alive, and the header has room for the attributes.
+            unsafe { sys::nftnl_table_nlmsg_build_payload(header, built.as_ptr()) };
+        };
+        let doing = "look for the table";
+        match self
+            .netlink
+            .ask(doing, libc::NFT_MSG_GETTABLE, 0, payload, |_| {})
+        {
+            Ok(()) => Ok(true),
+            Err(FirewallError::Refused { source, .. })
+                if source.raw_os_error() == Some(libc::ENOENT) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn chains(
+        &mut self,
+        table: &ObjectName,
+    ) -> Result<BTreeMap<String, hotcell_egress::report::ChainReport>, FirewallError> {
+        let mut found = BTreeMap::new();
+        self.netlink.dump(
+            "list chains",
+            libc::NFT_MSG_GETCHAIN,
+            |_| {},
+            &mut found,
+            BTreeMap::clear,
+            |found, message| {
+                if let Some((of, name, report)) = decode::chain(message)
+                    && of == table.as_str()
+                {
+                    found.insert(name, report);
+                }
+            },
+        )?;
+        Ok(found)
+    }
+
+    fn rules(
+        &mut self,
+        table: &ObjectName,
+        chain: Option<&ObjectName>,
+    ) -> Result<BTreeMap<String, Vec<String>>, FirewallError> {
+        let filter = object::Rule::new();
+        let name = c_string(table.as_str());
+        let chain = chain.map(|chain| c_string(chain.as_str()));
+        // SAFETY: the object is alive, and libnftnl copies the strings.
+        unsafe {
+            sys::nftnl_rule_set_str(filter.as_ptr(), sys::NFTNL_RULE_TABLE as u16, name.as_ptr());
+            if let Some(chain) = &chain {
+                sys::nftnl_rule_set_str(
+                    filter.as_ptr(),
+                    sys::NFTNL_RULE_CHAIN as u16,
+                    chain.as_ptr(),
+                );
+            }
+        }
+        let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        self.netlink.dump(
+            "list rules",
+            libc::NFT_MSG_GETRULE,
+            |header| {
+                // SAFETY: both are alive, and the header has room for the attributes.
+                unsafe { sys::nftnl_rule_nlmsg_build_payload(header, filter.as_ptr()) };
+            },
+            &mut found,
+            BTreeMap::clear,
+            |found, message| {
+                if let Some((of, chain, rendering)) = decode::rule(message)
+                    && of == table.as_str()
+                {
+                    found.entry(chain).or_default().push(rendering);
+                }
+            },
+        )?;
+        Ok(found)
+    }
+
+    fn sets(
+        &mut self,
+        table: &ObjectName,
+    ) -> Result<BTreeMap<String, hotcell_egress::report::SetReport>, FirewallError> {
+        let filter = object::Set::new();
+        let name = c_string(table.as_str());
+        // SAFETY: the object is alive, and libnftnl copies the string.
+        unsafe {
+            sys::nftnl_set_set_str(filter.as_ptr(), sys::NFTNL_SET_TABLE as u16, name.as_ptr())
+        };
+        let mut found = BTreeMap::new();
+        self.netlink.dump(
+            "list sets",
+            libc::NFT_MSG_GETSET,
+            |header| {
+                // SAFETY: both are alive, and the header has room for the attributes.
+                unsafe { sys::nftnl_set_nlmsg_build_payload(header, filter.as_ptr()) };
+            },
+            &mut found,
+            BTreeMap::clear,
+            |found, message| {
+                if let Some((of, name, report)) = decode::set(message)
+                    && of == table.as_str()
+                {
+                    found.insert(name, report);
+                }
+            },
+        )?;
+        Ok(found)
+    }
+
+    fn elements(
+        &mut self,
+        table: &ObjectName,
+        set: &ObjectName,
+    ) -> Result<Elements, FirewallError> {
+        let filter = set_object(table, set);
+        let mut found = Elements::default();
+        self.netlink.dump(
+            "list elements",
+            libc::NFT_MSG_GETSETELEM,
+            |header| {
+                // SAFETY: both are alive, and the header has room for the attributes.
+                unsafe { sys::nftnl_set_elems_nlmsg_build_payload(header, filter.as_ptr()) };
+            },
+            &mut found,
+            Elements::clear,
+            Elements::add,
+        )?;
+        Ok(found)
+    }
+
+    /// Which of these addresses are in the set, and for how long yet.
+    fn find(
+        &mut self,
+        table: &ObjectName,
+        set: &ObjectName,
+        addresses: &[IpAddr],
+    ) -> Result<BTreeMap<IpAddr, u64>, FirewallError> {
+        const KEYS_PER_QUESTION: usize = 256;
+        let mut found = BTreeMap::new();
+        for some in addresses.chunks(KEYS_PER_QUESTION) {
+            let question = set_object(table, set);
+            for address in some {
+                Item::address(*address).add_to(&question);
+            }
+            let payload = |header| {
+                // SAFETY: both are alive; the keys of one question fit into its room.
+                unsafe { sys::nftnl_set_elems_nlmsg_build_payload(header, question.as_ptr()) };
+            };
+            let mut elements = Elements::default();
+            let doing = "find addresses";
+            let kind = libc::NFT_MSG_GETSETELEM;
+            let asked = self
+                .netlink
+                .ask(doing, kind, 0, payload, |message| elements.add(message));
+            match asked {
+                Ok(()) => {}
+                // One of them is not there; the ones before it have been told.
+                Err(FirewallError::Refused { source, .. })
+                    if source.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(error),
+            }
+            found.extend(elements.remaining_ms());
+        }
+        Ok(found)
+    }
+}
+
+fn renew<'a>(
+    batch: &mut Batch,
+    table: &ObjectName,
+    addresses: &'a [OpenAddress],
+) -> BTreeMap<&'a ObjectName, Vec<(IpAddr, u64)>> {
+    let mut by_set: BTreeMap<&ObjectName, BTreeMap<IpAddr, u64>> = BTreeMap::new();
+    for open in addresses {
+        let longest = by_set
+            .entry(&open.set)
+            .or_default()
+            .entry(open.address)
+            .or_default();
+        *longest = open.for_ms.max(*longest);
+    }
+    let by_set: BTreeMap<&ObjectName, Vec<(IpAddr, u64)>> = by_set
+        .into_iter()
+        .map(|(set, addresses)| (set, addresses.into_iter().collect()))
+        .collect();
+    for (set, addresses) in &by_set {
+        batch.renew(table, set, addresses);
+    }
+    by_set
+}
