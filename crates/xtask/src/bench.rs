@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     daemon::{Daemon, Parts, Settings},
+    engines::{self, Started},
     provision,
     shell::{self, step},
 };
@@ -74,10 +75,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             .arg("-xf")
             .arg(&parts.image),
     )?;
+    let docker = docker(&parts.image);
+    if let Err(error) = &docker {
+        println!("Docker is left out: {error:#}");
+    }
+    let docker = docker.ok();
     let mut rows = Vec::new();
     for runtime in ["runsc", "runc"] {
         step(&format!("measuring under {runtime}"));
-        rows.extend(measure(&parts, &directory, &tree, runtime, options.group)?);
+        rows.extend(measure(
+            &parts,
+            &directory,
+            &tree,
+            runtime,
+            options.group,
+            docker.as_ref(),
+        )?);
     }
     fs::remove_dir_all(&directory)?;
     rows.sort_by(|a: &Row, b: &Row| a.name.cmp(&b.name));
@@ -93,12 +106,25 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// A Docker engine with the same image, to be measured beside ours.
+fn docker(image: &Path) -> Result<Started> {
+    step("starting Docker, to measure beside it");
+    let docker = engines::ensure_docker()?;
+    let mut import = shell::limited(600, "docker");
+    import
+        .arg("--host")
+        .arg(format!("unix://{}", docker.socket.display()));
+    shell::quiet(import.arg("import").arg(image).arg("hotcell-bench"))?;
+    Ok(docker)
+}
+
 fn measure(
     parts: &Parts,
     directory: &Path,
     tree: &Path,
     runtime: &str,
     group: Option<Group>,
+    docker: Option<&Started>,
 ) -> Result<Vec<Row>> {
     let settings = Settings {
         directory: &directory.join(runtime),
@@ -118,6 +144,9 @@ fn measure(
             "--root-tree",
         ])
         .arg(tree);
+    if let Some(docker) = docker {
+        command.arg("--docker").arg(&docker.socket);
+    }
     match group {
         Some(Group::Exec) => drop(command.args(["--groups", "exec"])),
         Some(Group::Start) => drop(command.args(["--groups", "start"])),

@@ -176,8 +176,14 @@ fn podman(place: &Place, runtime: &str) -> Result<Command> {
     command
         .args(["system", "service", "--time=0"])
         .arg(format!("unix://{}", place.socket().display()))
-        .env("CONTAINERS_CONF", place.write("containers.conf", &containers)?)
-        .env("CONTAINERS_STORAGE_CONF", place.write("storage.conf", &storage)?);
+        .env(
+            "CONTAINERS_CONF",
+            place.write("containers.conf", &containers)?,
+        )
+        .env(
+            "CONTAINERS_STORAGE_CONF",
+            place.write("storage.conf", &storage)?,
+        );
     Ok(command)
 }
 
@@ -213,16 +219,28 @@ fn ordinary_user() -> Result<String> {
     }
     let id = SANDBOX_UID.to_string();
     let mut command = shell::limited(30, "useradd");
-    shell::quiet(command.args(["--system", "--no-create-home", "--uid", &id, "hotcell-sandbox"]))?;
+    shell::quiet(command.args([
+        "--system",
+        "--no-create-home",
+        "--uid",
+        &id,
+        "hotcell-sandbox",
+    ]))?;
     find()?.context("the new user is not in /etc/passwd")
 }
 
 /// Subordinate ids, without which there is no rootless engine.
 fn give_ids(user: &str) -> Result<()> {
-    for (file, option) in [("/etc/subuid", "--add-subuids"), ("/etc/subgid", "--add-subgids")] {
+    for (file, option) in [
+        ("/etc/subuid", "--add-subuids"),
+        ("/etc/subgid", "--add-subgids"),
+    ] {
         let table = fs::read_to_string(file).unwrap_or_default();
         let own = [format!("{user}:"), format!("{SANDBOX_UID}:")];
-        if table.lines().any(|line| own.iter().any(|own| line.starts_with(own))) {
+        if table
+            .lines()
+            .any(|line| own.iter().any(|own| line.starts_with(own)))
+        {
             continue;
         }
         let first = first_free(&table);
@@ -250,7 +268,6 @@ struct Place {
     name: String,
     data: PathBuf,
     run: PathBuf,
-    owner: u32,
 }
 
 impl Place {
@@ -262,7 +279,6 @@ impl Place {
             name: name.to_owned(),
             data: Path::new(DATA).join(name),
             run: Path::new(RUN).join(name),
-            owner,
         };
         make_directory(&place.data, owner)?;
         make_directory(&place.run, owner)?;
@@ -391,7 +407,10 @@ impl Drop for Started {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-        let survivor = self.survivor.as_ref().and_then(|path| fs::read_to_string(path).ok());
+        let survivor = self
+            .survivor
+            .as_ref()
+            .and_then(|path| fs::read_to_string(path).ok());
         if let Some(pid) = survivor.and_then(|text| text.trim().parse().ok()) {
             signal(pid, "KILL");
         }

@@ -12,9 +12,11 @@ mod bench;
 mod daemon;
 mod demo;
 mod deny;
+mod engines;
 mod generated;
 mod graph;
 mod image;
+mod matrix;
 mod provision;
 mod shell;
 mod test;
@@ -41,6 +43,8 @@ enum Command {
     Demo(demo::Options),
     /// Install what is missing, then run every check and every test, real sandboxes included.
     Test(test::Options),
+    /// Install and start Docker and Podman, run their runtime's tests, write docs/runtimes.md.
+    Engines,
     /// Measure, side by side in one run, and write docs/performance.md.
     Bench(bench::Options),
     /// Build an image from the distribution's packages; prints where the tar file is.
@@ -84,6 +88,7 @@ fn obey() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),
+        Command::Engines => test::engines(),
         Command::Bench(options) => bench::run(&options),
         Command::Image { name, force } => {
             provision::ensure()?;

@@ -52,7 +52,10 @@ fn read(directory: &Path) -> Result<Vec<Row>> {
     let mut files: Vec<PathBuf> = fs::read_dir(directory)
         .with_context(|| directory.display().to_string())?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "jsonl")
+        })
         .collect();
     files.sort();
     let mut rows = Vec::new();
@@ -87,7 +90,10 @@ fn render(rows: &[Row]) -> String {
         };
         let counts = [count("passed"), count("failed"), count("refused")];
         let [passed, failed, refused] = counts;
-        let _ = writeln!(page, "| {runtime} | {engine} | {passed} | {failed} | {refused} |");
+        let _ = writeln!(
+            page,
+            "| {runtime} | {engine} | {passed} | {failed} | {refused} |"
+        );
     }
     let names: Vec<&str> = engines.keys().copied().collect();
     let _ = writeln!(page, "\n| case | what | {} |", names.join(" | "));

@@ -6,7 +6,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::{
-    agent, deny, generated, image, provision,
+    agent, deny,
+    engines::Engines,
+    generated, image, matrix, provision,
     shell::{self, step},
 };
 
@@ -45,6 +47,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.quick {
         command.args(["--lib", "--bins"]);
     } else {
+        // The container engines' own tests need Docker and Podman: `cargo xtask engines`.
+        command.args(["--exclude", "hotcell-runtime-docker"]);
         real_environment(&mut command, &mut timings)?;
     }
     if let Some(filter) = &options.filter {
@@ -57,6 +61,30 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     timings.print();
     Ok(())
+}
+
+/// Runs the tests of the container engines' runtime, and writes what passed where.
+pub(crate) fn engines() -> Result<()> {
+    let mut timings = Timings::default();
+    timings.measure("provision", provision::ensure)?;
+    let engines = timings.measure("engines", Engines::ensure)?;
+    let directory = matrix::directory();
+    let mut command = shell::cargo(3_400);
+    command
+        .args([
+            "test",
+            "--locked",
+            "-p",
+            "hotcell-runtime-docker",
+            "--no-fail-fast",
+        ])
+        .env(matrix::DIRECTORY_VARIABLE, &directory)
+        .envs(engines.environment());
+    real_environment(&mut command, &mut timings)?;
+    let tested = timings.measure("tests", || shell::run(&mut command));
+    matrix::write(&directory)?;
+    timings.print();
+    tested
 }
 
 fn clippy() -> Result<()> {

@@ -1,0 +1,308 @@
+//! The effects on one lease. Each may be repeated, and each may have been cut short anywhere by
+//! a former run: what is there is looked at first, and names follow from the lease.
+//!
+//! ```text
+//!  create   record, scratch disk ─► (gVisor: holder) ─► container ─► approve
+//!  start    what is missing of that ─► (gVisor: holder runs, far end, link) ─► container runs
+//!           ─► limits ─► look at it
+//!  stop     container ends ─► holder ends ─► far end goes          the disk stays mounted
+//!  remove   container ─► holder ─► far end ─► control group ─► scratch disk
+//! ```
+
+use std::{io, os::unix::fs::MetadataExt, time::Duration};
+
+use hotcell_runtime::{RuntimeError, SandboxSpec};
+use hotcell_types::{AgentKey, LeaseId, limits};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    cgroup::OwnGroup,
+    container::{Inspected, Network, Plan, Role, fixed_binds, name_of},
+    engine, fault,
+    net::{self, Ends, Way},
+    runtime::{Core, blocking},
+    scratch::Record,
+    truth::{self, Expected},
+    volumes, wait,
+};
+
+impl Core {
+    pub(crate) async fn create(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        let record = Record {
+            labels: spec.labels.clone(),
+            image: self.find_image(spec).await?,
+            resources: spec.resources,
+            scratch_bytes: spec.scratch_bytes,
+            mounts: spec.mounts.clone(),
+        };
+        self.ensure(&record, &spec.agent_key).await
+    }
+
+    /// Makes what is missing of a sandbox. A container is there to be thrown away: all that lasts
+    /// is on the scratch disk and in the volumes. One with another key is made anew.
+    async fn ensure(&self, record: &Record, key: &AgentKey) -> Result<(), RuntimeError> {
+        self.look_for_the_engine().await?;
+        let binds = {
+            let (scratch, root) = (self.scratch.clone(), self.config.volume_root.clone());
+            let (record, owner) = (record.clone(), self.engine.quirks.owner);
+            let gvisor = self.engine.is_gvisor();
+            let (agent, resolv_conf) = (self.agent.clone(), self.resolv_conf.clone());
+            blocking(move || {
+                let mut volumes = volumes::binds(&root, &record.mounts, owner)?;
+                let disk = scratch.prepare(&record)?;
+                if gvisor {
+                    for (bind, mount) in volumes.iter_mut().zip(&record.mounts) {
+                        if bind.read_only {
+                            let lease = &record.labels.lease;
+                            bind.source =
+                                scratch.read_only_view(lease, mount.kind, &mount.host_path)?;
+                        }
+                    }
+                }
+                let mut binds = fixed_binds(&agent, &resolv_conf, &disk.workspace(), &disk.tmp());
+                binds.extend(volumes);
+                Ok(binds)
+            })
+            .await?
+        };
+        let network = if self.engine.is_gvisor() {
+            let holder = Plan::holder(record);
+            self.engine.ensure(&holder).await?;
+            Network::Of(holder.name())
+        } else {
+            Network::None
+        };
+        let oci_runtime = self.config.oci_runtime.clone();
+        let plan = Plan::sandbox(record, key, binds, network, oci_runtime);
+        self.engine.ensure(&plan).await
+    }
+
+    async fn find_image(&self, spec: &SandboxSpec) -> Result<String, RuntimeError> {
+        if !self.config.images.contains(&spec.image) {
+            return Err(RuntimeError::NoSuchImage(format!(
+                "{} (the profile does not allow it)",
+                spec.image
+            )));
+        }
+        let stored = self.engine.stored_images().await?;
+        stored
+            .into_iter()
+            .find(|stored| stored.is(spec.image.as_str()))
+            .map(|stored| stored.id)
+            .ok_or_else(|| RuntimeError::NoSuchImage(spec.image.to_string()))
+    }
+
+    pub(crate) async fn start(&self, lease: &LeaseId, key: &AgentKey) -> Result<(), RuntimeError> {
+        let name = name_of(lease, Role::Sandbox);
+        let (scratch, same) = (self.scratch.clone(), lease.clone());
+        let record = blocking(move || scratch.record(&same)).await?;
+        let record = record.ok_or(RuntimeError::NoSuchSandbox)?;
+        let running = |found: &Inspected| found.state.running;
+        if !self
+            .engine
+            .inspect(&name)
+            .await?
+            .as_ref()
+            .is_some_and(running)
+        {
+            self.ensure(&record, key).await?;
+            if self.engine.is_gvisor() {
+                self.connect_holder(lease).await?;
+            }
+            self.engine.start(&name).await?;
+        }
+        let outcome = match self.settle(&name).await {
+            Ok(found) => self.admit(&record, &found).await,
+            Err(error) => Err(error),
+        };
+        if outcome.is_err() {
+            // Nobody may use what is not as it must be. The first failure is the one to tell.
+            if let Err(error) = self.stop(lease).await {
+                tracing::error!(%lease, %error, "a sandbox that must not run could not be ended");
+            }
+        }
+        outcome
+    }
+
+    /// Waits until the engine shows the process of a container that it has started.
+    async fn settle(&self, name: &str) -> Result<Inspected, RuntimeError> {
+        let settled = |found: Option<&Inspected>| {
+            found.is_none_or(|found| {
+                (found.state.running && found.state.pid != 0)
+                    || matches!(found.state.status.as_str(), "exited" | "dead" | "stopped")
+            })
+        };
+        let found = self
+            .engine
+            .until("start a container", name, settled)
+            .await?;
+        match found {
+            Some(found) if found.state.running => Ok(found),
+            None => Err(RuntimeError::NoSuchSandbox),
+            Some(found) => {
+                let words = self.engine.last_words(name).await;
+                Err(RuntimeError::StartFailed(format!(
+                    "it ended at once with {} {}: {words}",
+                    found.state.exit_code, found.state.error
+                )))
+            }
+        }
+    }
+
+    /// Holds a new sandbox to its limits, looks at it, and finds the way to it.
+    async fn admit(&self, record: &Record, found: &Inspected) -> Result<(), RuntimeError> {
+        let (lease, pid, resources) = (&record.labels.lease, found.state.pid, record.resources);
+        let process = wait::open(pid)
+            .map_err(fault::of("watch a sandbox"))?
+            .ok_or_else(|| RuntimeError::StartFailed("it ended at once".into()))?;
+        let way = self.find_way(lease, pid).await?;
+        let own = self
+            .engine
+            .quirks
+            .own_limits
+            .then(|| OwnGroup::of(&self.hierarchies, &self.config.installation, lease));
+        let (hierarchies, scratch, same) = (
+            self.hierarchies.clone(),
+            self.scratch.clone(),
+            lease.clone(),
+        );
+        let (gvisor, uid) = (self.engine.is_gvisor(), self.engine.quirks.owner.0);
+        blocking(move || {
+            let refuse = |what, reason| RuntimeError::Unsupported { what, reason };
+            if let Some(own) = own {
+                own.hold(pid, &resources)
+                    .map_err(|error| refuse("limits", error.to_string()))?;
+            }
+            hierarchies
+                .hold(pid, &resources)
+                .map_err(|reason| refuse("limits", reason))?;
+            let scratch_device = scratch
+                .is_bounded()
+                .then(|| scratch.device(&same))
+                .transpose()
+                .map_err(fault::of("look at the scratch disk"))?;
+            let expected = Expected {
+                gvisor,
+                uid,
+                scratch_device,
+            };
+            truth::check(pid, &expected).map_err(|reason| refuse("a sandbox as it must be", reason))
+        })
+        .await?;
+        self.started(lease, way, Some(process));
+        Ok(())
+    }
+
+    /// Where sockets to a running sandbox's agent are born.
+    pub(crate) async fn find_way(&self, lease: &LeaseId, pid: u32) -> Result<Way, RuntimeError> {
+        let no_way = |error: io::Error| RuntimeError::EgressUnenforceable(error.to_string());
+        let own = net::of_process(pid).map_err(no_way)?;
+        if !self.engine.is_gvisor() {
+            return Ok(Way::inside(own));
+        }
+        let holder = self.engine.inspect(&name_of(lease, Role::Holder)).await?;
+        let holder = holder
+            .filter(|holder| holder.state.running)
+            .ok_or_else(|| {
+                RuntimeError::EgressUnenforceable("the holder of its network is gone".into())
+            })?;
+        let held = net::of_process(holder.state.pid).map_err(no_way)?;
+        let number = |namespace: std::os::fd::OwnedFd| {
+            std::fs::File::from(namespace)
+                .metadata()
+                .map(|found| found.ino())
+        };
+        if number(own).map_err(no_way)? != number(held).map_err(no_way)? {
+            return Err(RuntimeError::EgressUnenforceable(
+                "the sandbox is not in the network that its holder keeps".into(),
+            ));
+        }
+        let far = self.pin(lease).open().map_err(no_way)?;
+        Ok(Way::across(far, Ends::of(lease)))
+    }
+
+    /// Runs the holder and links its namespace to a far end of ours.
+    async fn connect_holder(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        let name = name_of(lease, Role::Holder);
+        self.engine.start(&name).await?;
+        let holder = self.settle(&name).await?;
+        let (pin, ends) = (self.pin(lease), Ends::of(lease));
+        blocking(move || {
+            let connect = || -> io::Result<()> {
+                let near = net::of_process(holder.state.pid)?;
+                net::plug(&pin.make()?, &near, ends)
+            };
+            connect().map_err(|error| RuntimeError::EgressUnenforceable(error.to_string()))
+        })
+        .await
+    }
+
+    pub(crate) async fn stop(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        self.ending(lease);
+        self.engine.kill(&name_of(lease, Role::Sandbox)).await?;
+        if self.engine.is_gvisor() {
+            self.engine.kill(&name_of(lease, Role::Holder)).await?;
+        }
+        let pin = self.pin(lease);
+        blocking(move || pin.release().map_err(fault::of("let go of a network"))).await
+    }
+
+    pub(crate) async fn remove(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        self.ending(lease);
+        self.look_for_the_engine().await?;
+        for role in [Role::Sandbox, Role::Holder] {
+            let name = name_of(lease, role);
+            // Holders are of gVisor only, but a profile may have changed.
+            self.remove_ours(&name, lease).await?;
+        }
+        self.remove_own_group(lease).await?;
+        let (pin, scratch, same) = (self.pin(lease), self.scratch.clone(), lease.clone());
+        blocking(move || {
+            pin.release().map_err(fault::of("let go of a network"))?;
+            scratch.remove(&same)
+        })
+        .await
+    }
+
+    async fn remove_ours(&self, name: &str, lease: &LeaseId) -> Result<(), RuntimeError> {
+        let installation = &self.config.installation;
+        match self.engine.inspect(name).await? {
+            Some(found) if !crate::container::is_ours(&found.labels(), installation, lease) => {
+                tracing::warn!(
+                    name,
+                    "a container that is not ours has a name of ours; it stays"
+                );
+                Ok(())
+            }
+            Some(_) => self.engine.remove(name).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The kernel gives a group free some time after its last process.
+    async fn remove_own_group(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        if !self.engine.quirks.own_limits {
+            return Ok(());
+        }
+        let own = OwnGroup::of(&self.hierarchies, &self.config.installation, lease);
+        let deadline = Instant::now() + Duration::from_millis(limits::ENGINE_KILL_TIMEOUT_MS);
+        loop {
+            match own.remove() {
+                Err(error)
+                    if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
+                {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                other => return other.map_err(fault::of("remove a control group")),
+            }
+        }
+    }
+
+    /// Who listens on the socket now: after a restart of the engine another process does, and
+    /// its mounts are the ones that count.
+    async fn look_for_the_engine(&self) -> Result<(), RuntimeError> {
+        let peer = engine::peer_of(&self.engine.socket).await?;
+        self.scratch.engine_is(peer.pid);
+        Ok(())
+    }
+}

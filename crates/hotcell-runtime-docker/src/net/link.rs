@@ -1,0 +1,121 @@
+//! The link between a holder and its far end, by netlink.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, AsRawFd},
+};
+
+use futures_util::TryStreamExt;
+use rtnetlink::{
+    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth,
+    packet_route::link::{InfoData, InfoVeth, LinkAttribute},
+};
+
+use super::{Ends, FAR_NAME, NEAR_NAME, PREFIX_BITS, namespace::within};
+
+/// No IPv6, so no link-local address either, on any link that comes later.
+const NO_IPV6: [&str; 2] = [
+    "/proc/sys/net/ipv6/conf/all/disable_ipv6",
+    "/proc/sys/net/ipv6/conf/default/disable_ipv6",
+];
+
+/// Makes the pair and gives both ends their addresses. Fine when it is there already. For threads
+/// that may wait.
+pub(crate) fn plug(
+    far: impl AsFd + Send + Copy,
+    near: impl AsFd + Send + Copy,
+    ends: Ends,
+) -> io::Result<()> {
+    within(near, no_ipv6)?;
+    within(far, move || {
+        no_ipv6()?;
+        block_on(|handle| async move {
+            match index_of(&handle, FAR_NAME).await {
+                Ok(_) => return Ok(()),
+                Err(error) if is_missing(&error) => {}
+                Err(error) => return Err(error),
+            }
+            let peer = LinkMessageBuilder::<LinkUnspec>::new()
+                .name(NEAR_NAME.to_owned())
+                .append_extra_attribute(LinkAttribute::NetNsFd(near.as_fd().as_raw_fd()))
+                .build();
+            let pair = LinkMessageBuilder::<LinkVeth>::new(FAR_NAME, NEAR_NAME)
+                .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+                .build();
+            handle.link().add(pair).execute().await.map_err(nl)
+        })
+    })?;
+    within(near, || {
+        block_on(|handle| set_up(handle, NEAR_NAME, ends.near))
+    })?;
+    within(far, || {
+        block_on(|handle| set_up(handle, FAR_NAME, ends.far))
+    })
+}
+
+/// Gives a link its address and takes it up. Also when it had one: a sandbox with its own network
+/// stack takes the address away from the link that it uses, and the next one needs it again.
+async fn set_up(handle: Handle, name: &str, address: std::net::Ipv4Addr) -> io::Result<()> {
+    let index = index_of(&handle, name).await?;
+    let added = handle
+        .address()
+        .add(index, address.into(), PREFIX_BITS)
+        .execute()
+        .await
+        .map_err(nl);
+    match added {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => other?,
+    }
+    let up = LinkUnspec::new_with_index(index).up().build();
+    handle.link().set(up).execute().await.map_err(nl)
+}
+
+fn no_ipv6() -> io::Result<()> {
+    NO_IPV6
+        .iter()
+        .try_for_each(|path| match fs::write(path, "1") {
+            // A kernel without IPv6 has nothing to switch off.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
+            Ok(()) => Ok(()),
+        })
+}
+
+fn block_on<F: Future<Output = io::Result<()>>>(work: impl FnOnce(Handle) -> F) -> io::Result<()> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?
+        .block_on(async {
+            let (connection, handle, _) = rtnetlink::new_connection()?;
+            let driver = tokio::spawn(connection);
+            let result = work(handle).await;
+            driver.abort();
+            result
+        })
+}
+
+async fn index_of(handle: &Handle, name: &str) -> io::Result<u32> {
+    let link = handle
+        .link()
+        .get()
+        .match_name(name.to_owned())
+        .execute()
+        .try_next()
+        .await
+        .map_err(nl)?;
+    link.map(|link| link.header.index)
+        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    const NO_SUCH_DEVICE: i32 = 19;
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_DEVICE)
+}
+
+fn nl(error: rtnetlink::Error) -> io::Error {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => message.to_io(),
+        other => io::Error::other(other),
+    }
+}
