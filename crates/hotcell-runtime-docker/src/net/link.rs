@@ -19,6 +19,9 @@ const NO_IPV6: [&str; 2] = [
     "/proc/sys/net/ipv6/conf/default/disable_ipv6",
 ];
 
+/// The first link of every namespace.
+const LOOPBACK: u32 = 1;
+
 /// Makes the pair and gives both ends their addresses. Fine when it is there already. For threads
 /// that may wait.
 pub(crate) fn plug(
@@ -46,7 +49,12 @@ pub(crate) fn plug(
         })
     })?;
     within(near, || {
-        block_on(|handle| set_up(handle, NEAR_NAME, ends.near))
+        block_on(|handle| async move {
+            // Not every OCI runtime does it for the holder, and gVisor takes what is up only.
+            let loopback = LinkUnspec::new_with_index(LOOPBACK).up().build();
+            handle.link().set(loopback).execute().await.map_err(nl)?;
+            set_up(handle, NEAR_NAME, ends.near).await
+        })
     })?;
     within(far, || {
         block_on(|handle| set_up(handle, FAR_NAME, ends.far))
