@@ -42,7 +42,8 @@ impl Bundle {
             "hostname": "bench",
             "mounts": [
                 {"destination": "/proc", "type": "proc", "source": "proc"},
-                tmpfs("/dev", "64k"),
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+                 "options": ["nosuid", "mode=755", "size=64k"]},
                 {"destination": "/dev/pts", "type": "devpts", "source": "devpts"},
                 tmpfs("/dev/shm", "64m"),
                 tmpfs("/tmp", "64m"),

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum ResourceClass {
-    /// 1 CPU, 1 GiB, 256 processes.
+    /// 2 CPUs, 1 GiB, 256 processes.
     Small,
-    /// 2 CPUs, 4 GiB, 512 processes.
+    /// 4 CPUs, 4 GiB, 512 processes.
     Medium,
-    /// 4 CPUs, 8 GiB, 1,024 processes.
+    /// 8 CPUs, 8 GiB, 1,024 processes.
     Large,
 }
 
@@ -27,23 +27,26 @@ pub struct Resources {
 
 impl ResourceClass {
     /// The limits of this class.
+    ///
+    /// No class has less than two CPUs: gVisor's kernel runs beside the user's code, and held to
+    /// one CPU together they spend half of their time waiting for the quota's next period.
     #[must_use]
     pub const fn resources(self) -> Resources {
         const GIB: u64 = 1 << 30;
         match self {
             Self::Small => Resources {
                 memory_bytes: GIB,
-                cpu_millis: 1_000,
+                cpu_millis: 2_000,
                 pids: 256,
             },
             Self::Medium => Resources {
                 memory_bytes: 4 * GIB,
-                cpu_millis: 2_000,
+                cpu_millis: 4_000,
                 pids: 512,
             },
             Self::Large => Resources {
                 memory_bytes: 8 * GIB,
-                cpu_millis: 4_000,
+                cpu_millis: 8_000,
                 pids: 1_024,
             },
         }

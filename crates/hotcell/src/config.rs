@@ -3,17 +3,19 @@
 //! `docs/operating/configuration.md` lists every key. Unknown keys are refused with their place,
 //! so that a misspelt limit is not silently the default.
 
+mod runtime;
+
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
 use hotcell_core::lease::LeaseLimits;
-use hotcell_runtime::ImageRef;
-use hotcell_runtime_embedded::{NetworkStack, OciKind, RuntimeChoice};
 use hotcell_types::limits;
 use serde::Deserialize;
+
+use self::runtime::RuntimeTable;
+pub use self::runtime::{EngineChoice, ImageChoice, RuntimeConfig};
 
 /// The largest configuration file that is read, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
@@ -47,38 +49,6 @@ pub enum ConfigError {
         /// What is wrong with it.
         problem: String,
     },
-}
-
-/// Which image sandboxes run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageChoice {
-    /// The image that has this name now.
-    Named(String),
-    /// This image and no other.
-    Exactly(ImageRef),
-}
-
-impl FromStr for ImageChoice {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.starts_with("sha256:") {
-            return text
-                .parse()
-                .map(Self::Exactly)
-                .map_err(|error: hotcell_runtime::ImageRefError| error.to_string());
-        }
-        let good = !text.is_empty()
-            && text.len() <= 128
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-            && text.as_bytes()[0].is_ascii_alphanumeric();
-        if good {
-            Ok(Self::Named(text.to_owned()))
-        } else {
-            Err("an image is named by letters, digits and . _ -, or by its digest".into())
-        }
-    }
 }
 
 /// How log lines look.
@@ -121,15 +91,6 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Worker threads of the daemon.
     pub worker_threads: usize,
-}
-
-/// The engine of the profile `default`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuntimeConfig {
-    /// Which OCI runtime, over whose network stack.
-    pub oci_runtime: RuntimeChoice,
-    /// What sandboxes run.
-    pub image: ImageChoice,
 }
 
 impl Config {
@@ -238,31 +199,6 @@ struct File {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "lowercase")]
-enum KindKey {
-    #[default]
-    Embedded,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "lowercase")]
-enum NetworkKey {
-    #[default]
-    Auto,
-    Sandbox,
-    Host,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct RuntimeTable {
-    kind: KindKey,
-    oci_runtime: Option<String>,
-    runsc_network: NetworkKey,
-    image: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct LimitsTable {
     start_timeout_ms: Option<u64>,
@@ -295,7 +231,6 @@ impl File {
                 .or(self.run_dir)
                 .unwrap_or_else(|| "/run/hotcell".into()),
         )?;
-        let KindKey::Embedded = self.runtime.kind;
         let max_sandboxes = self
             .limits
             .max_sandboxes
@@ -315,7 +250,6 @@ impl File {
         if !(1..=256).contains(&worker_threads) {
             return Err(value("worker_threads", "must be between 1 and 256"));
         }
-        let image = self.runtime.image.as_deref().unwrap_or("base");
         Ok(Config {
             listen: over
                 .listen
@@ -335,15 +269,7 @@ impl File {
             },
             state_dir,
             run_dir,
-            runtime: RuntimeConfig {
-                oci_runtime: runtime_choice(
-                    self.runtime.oci_runtime.as_deref(),
-                    self.runtime.runsc_network,
-                )?,
-                image: image
-                    .parse()
-                    .map_err(|problem: String| value("runtime.image", problem))?,
-            },
+            runtime: self.runtime.check()?,
             lease: LeaseLimits {
                 start_timeout_ms: time(
                     "limits.start_timeout_ms",
@@ -399,51 +325,10 @@ fn time(key: &'static str, set: Option<u64>, default_ms: u64) -> Result<u64, Con
     }
 }
 
-fn runtime_choice(set: Option<&str>, network: NetworkKey) -> Result<RuntimeChoice, ConfigError> {
-    let stack = match network {
-        NetworkKey::Auto => NetworkStack::Auto,
-        NetworkKey::Sandbox => NetworkStack::Own,
-        NetworkKey::Host => NetworkStack::Kernel,
-    };
-    let fixed = |kind, path| RuntimeChoice::Fixed {
-        kind,
-        path,
-        network: stack,
-    };
-    let by_name = |name: &str| match name {
-        "runsc" => Some(OciKind::Runsc),
-        "runc" => Some(OciKind::Runc),
-        "crun" => Some(OciKind::Crun),
-        _ => None,
-    };
-    let text = set.unwrap_or("auto");
-    if text == "auto" {
-        return match stack {
-            NetworkStack::Auto => Ok(RuntimeChoice::Auto),
-            _ => Err(value(
-                "runtime.runsc_network",
-                "can only be set with oci_runtime = \"runsc\"",
-            )),
-        };
-    }
-    if let Some(kind) = by_name(text) {
-        return Ok(fixed(kind, None));
-    }
-    let path = PathBuf::from(text);
-    let kind = path
-        .file_name()
-        .and_then(|name| by_name(name.to_str()?))
-        .filter(|_| path.is_absolute());
-    kind.map(|kind| fixed(kind, Some(path))).ok_or_else(|| {
-        value(
-            "runtime.oci_runtime",
-            "must be auto, runsc, crun, runc, or an absolute path that ends in one of the three",
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use hotcell_runtime_embedded::RuntimeChoice;
+
     use super::*;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -458,7 +343,10 @@ mod tests {
             config.store_key_file,
             Path::new("/var/lib/hotcell/store.key")
         );
-        assert_eq!(config.runtime.oci_runtime, RuntimeChoice::Auto);
+        assert_eq!(
+            config.runtime.engine,
+            EngineChoice::Embedded(RuntimeChoice::Auto)
+        );
         assert_eq!(config.runtime.image, ImageChoice::Named("base".into()));
         assert_eq!(config.lease.start_timeout_ms, 90_000);
         let over = Overrides {
@@ -481,7 +369,9 @@ mod tests {
             ("[limits]\nmax_sandboxes = 0", "limits.max_sandboxes"),
             ("[limits]\nscratch_bytes = 1", "limits.scratch_bytes"),
             ("state_dir = 'relative'", "state_dir"),
-            ("[runtime]\nkind = 'docker'", "docker"),
+            ("[runtime]\nkind = 'kata'", "kata"),
+            ("[runtime]\nkind = 'docker'", "runtime.image"),
+            ("[runtime]\nsocket = '/x'", "runtime.socket"),
             ("[runtime]\noci_runtime = 'kata'", "runtime.oci_runtime"),
             ("[runtime]\noci_runtime = 'bin/runc'", "runtime.oci_runtime"),
             ("[runtime]\nrunsc_network = 'host'", "runtime.runsc_network"),
@@ -494,26 +384,5 @@ mod tests {
             let words = format!("{error} {}", source.unwrap_or_default());
             assert!(words.contains(place), "{text}: {words}");
         }
-    }
-
-    #[test]
-    fn runtimes_by_name_or_path() {
-        let choice = |text: &str| parse(text).unwrap().runtime.oci_runtime;
-        assert_eq!(
-            choice("[runtime]\noci_runtime = '/opt/bin/runsc'\nrunsc_network = 'sandbox'"),
-            RuntimeChoice::Fixed {
-                kind: OciKind::Runsc,
-                path: Some("/opt/bin/runsc".into()),
-                network: NetworkStack::Own,
-            }
-        );
-        assert_eq!(
-            choice("[runtime]\noci_runtime = 'runc'"),
-            RuntimeChoice::Fixed {
-                kind: OciKind::Runc,
-                path: None,
-                network: NetworkStack::Auto,
-            }
-        );
     }
 }

@@ -8,6 +8,7 @@
 //! Nothing of another daemon is touched before the store's lock is held.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{self, Read, Write},
     net::SocketAddr,
@@ -17,6 +18,7 @@ use std::{
 };
 
 use hotcell_runtime::{Runtime, RuntimeError};
+use hotcell_runtime_docker::{DockerConfig, DockerRuntime};
 use hotcell_runtime_embedded::{Embedded, EmbeddedConfig};
 use hotcell_store::{KeyError, OpenError, Store, StoreError, StoreKey};
 use hotcell_types::{Clock, IdSource, InstallationId, UnixMillis};
@@ -26,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     actors::{Appliance, BootError, OpenRuntime, Parts},
     clock::{SystemClock, SystemIds},
-    config::Config,
+    config::{Config, EngineChoice, ImageChoice},
     handles::Sandboxes,
     http::{
         App, Calls, Connections, ListenError, NonceLogError, Nonces, OperatorToken, OutputStore,
@@ -282,25 +284,58 @@ fn open_runtime(config: &Config, deps: &Deps, installation: InstallationId) -> O
             Box::pin(async move { Ok(runtime) })
         });
     }
-    let embedded = EmbeddedConfig {
-        state_dir: config.state_dir.clone(),
-        run_dir: config.run_dir.clone(),
-        image_dir: config.image_dir(),
-        volume_root: config.state_dir.join("volumes"),
-        agent_binary: config.agent_binary(),
-        installation,
-        oci_runtime: config.runtime.oci_runtime.clone(),
-        max_sandboxes: config.max_sandboxes,
-        clock: Arc::clone(&deps.clock),
-        ids: Arc::clone(&deps.ids),
-    };
-    Arc::new(move || {
-        let embedded = embedded.clone();
-        Box::pin(async move {
-            let runtime: Arc<dyn Runtime> = Arc::new(Embedded::open(embedded).await?);
-            Ok::<_, RuntimeError>(runtime)
-        })
-    })
+    match &config.runtime.engine {
+        EngineChoice::Embedded(oci_runtime) => {
+            let embedded = EmbeddedConfig {
+                state_dir: config.state_dir.clone(),
+                run_dir: config.run_dir.clone(),
+                image_dir: config.image_dir(),
+                volume_root: config.state_dir.join("volumes"),
+                agent_binary: config.agent_binary(),
+                installation,
+                oci_runtime: oci_runtime.clone(),
+                max_sandboxes: config.max_sandboxes,
+                clock: Arc::clone(&deps.clock),
+                ids: Arc::clone(&deps.ids),
+            };
+            Arc::new(move || {
+                let embedded = embedded.clone();
+                Box::pin(async move {
+                    let runtime: Arc<dyn Runtime> = Arc::new(Embedded::open(embedded).await?);
+                    Ok::<_, RuntimeError>(runtime)
+                })
+            })
+        }
+        EngineChoice::Containers {
+            kind,
+            socket,
+            oci_runtime,
+        } => {
+            let containers = DockerConfig {
+                engine: *kind,
+                socket: socket.clone(),
+                oci_runtime: oci_runtime.clone(),
+                volume_root: config.state_dir.join("volumes"),
+                agent_binary: config.agent_binary(),
+                installation,
+                images: match &config.runtime.image {
+                    ImageChoice::Exactly(image) => [image.clone()].into(),
+                    ImageChoice::Named(_) => BTreeSet::new(),
+                },
+                run_dir: config.run_dir.join("containers"),
+                clock: Arc::clone(&deps.clock),
+                ids: Arc::clone(&deps.ids),
+            };
+            Arc::new(move || {
+                let containers = containers.clone();
+                Box::pin(async move {
+                    let runtime: Arc<dyn Runtime> =
+                        Arc::new(DockerRuntime::open(containers).await?);
+                    Ok::<_, RuntimeError>(runtime)
+                })
+            })
+        }
+    }
 }
 
 async fn open_store(config: &Config, deps: &Deps, key: StoreKey) -> Result<Store, StartError> {

@@ -11,7 +11,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    daemon::{Daemon, Parts, Settings},
+    daemon::{Daemon, Engine, Parts},
     engines::{self, Started},
     provision,
     shell::{self, step},
@@ -126,12 +126,8 @@ fn measure(
     group: Option<Group>,
     docker: Option<&Started>,
 ) -> Result<Vec<Row>> {
-    let settings = Settings {
-        directory: &directory.join(runtime),
-        oci_runtime: runtime,
-        more: "",
-    };
-    let daemon = Daemon::start(parts, &settings)?;
+    let engine = Engine::Embedded(runtime.to_owned());
+    let daemon = Daemon::start(parts, &directory.join(runtime), engine)?;
     let mut command = shell::limited(900, shell::target().join("release/hotcell-bench"));
     command
         .env("HOTCELL_URL", &daemon.url)

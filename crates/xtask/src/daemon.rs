@@ -11,7 +11,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{agent, image, shell};
+use crate::{
+    agent,
+    engines::{self, Started},
+    image, shell,
+};
 
 /// Programs and files that a daemon needs.
 pub(crate) struct Parts {
@@ -44,45 +48,97 @@ pub(crate) struct Daemon {
     pub(crate) url: String,
     /// Everything it keeps.
     pub(crate) directory: PathBuf,
+    /// Kept running for as long as the daemon.
+    engine: Option<Engine>,
 }
 
-/// What differs between daemons.
-pub(crate) struct Settings<'s> {
-    /// Where it keeps everything; made anew.
-    pub(crate) directory: &'s Path,
-    /// `auto`, `runsc` or `runc`.
-    pub(crate) oci_runtime: &'s str,
-    /// More lines for the top of its configuration.
-    pub(crate) more: &'s str,
+/// What makes a daemon's sandboxes.
+pub(crate) enum Engine {
+    /// An OCI runtime that it drives itself: `auto`, `runsc` or `runc`.
+    Embedded(String),
+    /// A container engine.
+    Containers {
+        /// `docker` or `podman`.
+        kind: &'static str,
+        /// The running engine; ends with the daemon.
+        engine: Started,
+    },
+}
+
+impl Engine {
+    /// The engine that `name` means; a container engine is installed and started.
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        Ok(match name {
+            "auto" | "runsc" | "runc" => Self::Embedded(name.to_owned()),
+            "docker" => Self::Containers {
+                kind: "docker",
+                engine: engines::ensure_docker()?,
+            },
+            "podman" => Self::Containers {
+                kind: "podman",
+                engine: engines::ensure_podman()?,
+            },
+            _ => bail!("unknown runtime {name:?}: auto, runsc, runc, docker or podman"),
+        })
+    }
+
+    /// Makes the image known and returns the `[runtime]` table.
+    fn prepare(&self, parts: &Parts, config: &Path) -> Result<String> {
+        shell::step("importing the image");
+        match self {
+            Self::Embedded(oci_runtime) => {
+                let mut import = shell::limited(600, &parts.hotcell);
+                import
+                    .args(["image", "import", "--name", "base", "--config"])
+                    .arg(config)
+                    .arg(&parts.image);
+                shell::run(&mut import)?;
+                Ok(format!(
+                    "kind = \"embedded\"\noci_runtime = \"{oci_runtime}\"\nimage = \"base\"\n"
+                ))
+            }
+            Self::Containers { kind, engine } => {
+                let url = format!("unix://{}", engine.socket.display());
+                let flag = if *kind == "docker" { "--host" } else { "--url" };
+                let mut import = shell::limited(600, kind);
+                import
+                    .args([flag, &url, "import"])
+                    .arg(&parts.image)
+                    .arg("hotcell-base");
+                let id = shell::output(&mut import)?;
+                let id = id
+                    .lines()
+                    .last()
+                    .unwrap_or_default()
+                    .trim()
+                    .trim_start_matches("sha256:");
+                Ok(format!(
+                    "kind = \"{kind}\"\nsocket = \"{}\"\nimage = \"sha256:{id}\"\n",
+                    engine.socket.display()
+                ))
+            }
+        }
+    }
 }
 
 impl Daemon {
     /// Makes a fresh installation in `directory`, imports the image and starts it.
-    pub(crate) fn start(parts: &Parts, settings: &Settings<'_>) -> Result<Self> {
-        let directory = settings.directory.to_owned();
-        fs::create_dir_all(&directory)?;
+    pub(crate) fn start(parts: &Parts, directory: &Path, engine: Engine) -> Result<Self> {
+        fs::create_dir_all(directory)?;
         let directory = directory.canonicalize()?;
         let config = directory.join("hotcell.toml");
-        fs::write(
-            &config,
-            format!(
-                "listen = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\n\
-                 agent_binary = \"{1}\"\n{3}\n[runtime]\nkind = \"embedded\"\noci_runtime = \"{2}\"\n\
-                 image = \"base\"\n",
-                directory.display(),
-                parts.agent.display(),
-                settings.oci_runtime,
-                settings.more,
-            ),
-        )?;
-        shell::step("importing the image");
-        let mut import = shell::limited(600, &parts.hotcell);
-        import
-            .args(["image", "import", "--name", "base", "--config"])
-            .arg(&config)
-            .arg(&parts.image);
-        shell::run(&mut import)?;
-        Self::resume(&parts.hotcell, &directory)
+        let common = format!(
+            "listen = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\n\
+             agent_binary = \"{1}\"\n",
+            directory.display(),
+            parts.agent.display(),
+        );
+        fs::write(&config, &common)?;
+        let runtime = engine.prepare(parts, &config)?;
+        fs::write(&config, format!("{common}[runtime]\n{runtime}"))?;
+        let mut daemon = Self::resume(&parts.hotcell, &directory)?;
+        daemon.engine = Some(engine);
+        Ok(daemon)
     }
 
     /// Starts the installation that is in `directory`.
@@ -116,6 +172,7 @@ impl Daemon {
             child,
             url,
             directory: directory.to_owned(),
+            engine: None,
         })
     }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::{
-    daemon::{Daemon, Parts, Settings},
+    daemon::{Daemon, Engine, Parts},
     provision,
     shell::{self, step},
     test::Timings,
@@ -41,12 +41,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         fs::remove_dir_all(&directory)?;
     }
     let runtime = std::env::var("HOTCELL_DEMO_RUNTIME").unwrap_or_else(|_| "auto".into());
-    let settings = Settings {
-        directory: &directory,
-        oci_runtime: &runtime,
-        more: "",
-    };
-    let daemon = timings.measure("start the appliance", || Daemon::start(&parts, &settings))?;
+    let daemon = timings.measure("start the appliance", || {
+        Daemon::start(&parts, &directory, Engine::named(&runtime)?)
+    })?;
     let played = timings.measure("the chat", || play(&daemon, &table));
     if let Err(error) = played {
         let log = daemon.directory.join("daemon.log");

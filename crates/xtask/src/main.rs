@@ -39,7 +39,7 @@ enum Command {
     ///
     /// Installs what is missing (as root, from the distribution), builds, starts the appliance,
     /// plays the chat and checks what came back. The environment variable HOTCELL_DEMO_RUNTIME
-    /// picks the runtime: auto (default), runsc or runc.
+    /// picks the runtime: auto (default), runsc, runc, docker or podman.
     Demo(demo::Options),
     /// Install what is missing, then run every check and every test, real sandboxes included.
     Test(test::Options),

@@ -40,7 +40,7 @@ pub(crate) fn write(directory: &Path) -> Result<()> {
     let rows = read(directory)?;
     ensure!(
         !rows.is_empty(),
-        "no results in {}: run `cargo xtask test`",
+        "no results in {}: run `cargo xtask engines`",
         directory.display()
     );
     let page = render(&rows);
@@ -80,7 +80,7 @@ fn render(rows: &[Row]) -> String {
         cells.insert((&row.id, &row.name, &row.runtime), row);
     }
     let mut page = String::from(
-        "# Runtimes\n\nWritten by `cargo xtask matrix` from the results of the conformance suite; not by hand.\n\n\
+        "# Runtimes\n\nWritten by `cargo xtask engines` from the results of the conformance suite; not by hand.\n\n\
          | runtime | engine | passed | failed | refused |\n|---|---|---|---|---|\n",
     );
     for (runtime, engine) in &engines {
