@@ -181,12 +181,14 @@ fn render(rows: &[Row]) -> Result<String> {
 }
 
 fn page(table: &str) -> Result<String> {
-    let kernel = shell::output(shell::limited(10, "uname").arg("-sr"))?;
+    let release = shell::output(shell::limited(10, "uname").arg("-r"))?;
+    // The rest of a release's name says more about a host than about its kernel.
+    let kernel = release.split('.').take(2).collect::<Vec<_>>().join(".");
     let cores = std::thread::available_parallelism()?;
     Ok(format!(
         "# Performance\n\n\
          Written by `cargo xtask bench`. Every figure is a median; what is compared was measured in turn, in \
-         one run, so the ratios say more than the times. Machine: {cores} cores, {}.\n\n{table}",
+         one run, so the ratios say more than the times. Machine: {cores} cores, Linux {}.\n\n{table}",
         kernel.trim()
     ))
 }
