@@ -30,7 +30,6 @@ mod effects;
 mod engine;
 mod fault;
 mod frames;
-mod locks;
 mod net;
 mod presence;
 mod raw;

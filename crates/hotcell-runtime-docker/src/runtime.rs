@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use hotcell_agent_client::AgentSandbox;
 use hotcell_runtime::{
-    Check, Facts, ImageInfo, Isolation, NetworkMode, Observed, ObservedState, Runtime,
+    Check, Facts, ImageInfo, Isolation, LeaseLocks, NetworkMode, Observed, ObservedState, Runtime,
     RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats,
 };
 use hotcell_types::{AgentKey, LeaseId};
@@ -24,7 +24,6 @@ use crate::{
     dial::EngineDial,
     engine::Engine,
     fault,
-    locks::LeaseLocks,
     net::{Pin, Sockets, Way},
     presence::Presence,
     scratch::{Scratch, make_passable},

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use hotcell_runtime::{ImageRef, RuntimeError};
+use hotcell_runtime::{ImageRef, LeaseLocks, RuntimeError};
 use hotcell_types::{InstallationId, LeaseId};
 use rustix::fs::{FlockOperation, flock};
 
@@ -17,7 +17,6 @@ use crate::{
     fault,
     image::ImageStore,
     layout::Layout,
-    locks::LeaseLocks,
     net::{self, Gateway, Slot},
     oci::Engine,
     probe, record,

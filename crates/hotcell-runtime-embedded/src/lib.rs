@@ -42,7 +42,6 @@ mod ending;
 mod fault;
 mod image;
 mod layout;
-mod locks;
 #[cfg(test)]
 mod measure;
 mod net;

@@ -18,6 +18,7 @@
 
 mod checks;
 mod error;
+mod locks;
 mod runtime;
 mod sandbox;
 mod spec;
@@ -29,6 +30,7 @@ pub mod fake;
 
 pub use checks::{Check, CheckStatus};
 pub use error::{RuntimeError, SandboxError};
+pub use locks::LeaseLocks;
 pub use runtime::{
     Facts, ImageInfo, Isolation, Observed, ObservedState, Runtime, SandboxEnd, Stats,
 };

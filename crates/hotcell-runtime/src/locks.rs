@@ -1,4 +1,4 @@
-//! One lock per lease: effects on one sandbox happen one after the other.
+//! One lock per lease: effects on one sandbox happen one after the other, in every runtime.
 
 use std::{
     collections::HashMap,
@@ -10,13 +10,13 @@ use tokio::sync::OwnedMutexGuard;
 
 /// The locks of all leases that are in use now.
 #[derive(Debug, Default)]
-pub(crate) struct LeaseLocks {
+pub struct LeaseLocks {
     held: Mutex<HashMap<LeaseId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl LeaseLocks {
     /// Waits until nothing else works on this lease.
-    pub(crate) async fn lock(&self, lease: &LeaseId) -> OwnedMutexGuard<()> {
+    pub async fn lock(&self, lease: &LeaseId) -> OwnedMutexGuard<()> {
         let lock = {
             let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
             // A lock that only this map knows is free: nobody holds it or waits for it.
