@@ -115,19 +115,29 @@ fn install_gvisor() -> Result<()> {
 }
 
 /// The distribution mirror that this machine already uses.
+///
+/// apt names only the indexes that it has fetched, so a machine whose lists were cleared gets
+/// them fetched first.
 pub(crate) fn mirror() -> Result<String> {
+    if let Some(mirror) = known_mirror()? {
+        return Ok(mirror);
+    }
+    apt_update()?;
+    known_mirror()?.context("apt knows no mirror of this release, even after an update")
+}
+
+fn known_mirror() -> Result<Option<String>> {
     let mut command = shell::limited(60, "apt-get");
     let lines =
         shell::output(command.args(["indextargets", "--format", "$(REPO_URI) $(RELEASE)"]))?;
     let codename = release_codename()?;
-    lines
+    Ok(lines
         .lines()
         .filter_map(|line| line.split_once(' '))
         .find(|(uri, release)| {
             !uri.contains("security") && (*release == codename || *release == "stable")
         })
-        .map(|(uri, _)| uri.to_owned())
-        .context("apt knows no mirror of this release")
+        .map(|(uri, _)| uri.to_owned()))
 }
 
 /// The code name of the running release, such as `bookworm`.
