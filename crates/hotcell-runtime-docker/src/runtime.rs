@@ -297,9 +297,13 @@ impl Runtime for DockerRuntime {
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
-        // Nothing else can be asked for yet; a new mode must be decided on here.
         match spec.network {
             NetworkMode::None => {}
+            NetworkMode::Filtered => {
+                return Err(RuntimeError::EgressUnenforceable(
+                    "this engine's networks have no place for a filter yet".into(),
+                ));
+            }
         }
         let _held = self.core.locks.lock(&spec.labels.lease).await;
         self.core.create(spec).await

@@ -208,6 +208,11 @@ impl Embedded {
         // No default arm: a new mode must be thought about here.
         match spec.network {
             NetworkMode::None => {}
+            NetworkMode::Filtered => {
+                return Err(RuntimeError::EgressUnenforceable(
+                    "the gateway namespace has no way out yet".into(),
+                ));
+            }
         }
         if spec.labels.installation != self.config.installation {
             return refuse(

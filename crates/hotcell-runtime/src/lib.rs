@@ -21,6 +21,7 @@ mod error;
 mod locks;
 mod runtime;
 mod sandbox;
+mod site;
 mod spec;
 
 #[cfg(feature = "conformance")]
@@ -35,4 +36,5 @@ pub use runtime::{
     Facts, ImageInfo, Isolation, Observed, ObservedState, Runtime, SandboxEnd, Stats,
 };
 pub use sandbox::{ByteStream, ExecEvent, ExecStream, JobOutput, OutputStream, Sandbox, Stdio};
+pub use site::{FilterSite, LinkAddresses};
 pub use spec::{ImageRef, ImageRefError, Labels, NetworkMode, SandboxSpec, VolumeMount};

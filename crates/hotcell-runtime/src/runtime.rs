@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use hotcell_types::{AgentKey, LeaseId};
 use serde::{Deserialize, Serialize};
 
-use crate::{Check, ImageRef, Labels, RuntimeError, Sandbox, SandboxSpec};
+use crate::{Check, FilterSite, ImageRef, Labels, RuntimeError, Sandbox, SandboxSpec};
 
 /// What stands between user code and the host's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +122,13 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Returns when a running sandbox has ended, within a second of it, and says why.
     async fn wait(&self, lease: &LeaseId) -> Result<SandboxEnd, RuntimeError>;
+
+    /// Where its filter sits. For sandboxes of [`NetworkMode::Filtered`](crate::NetworkMode).
+    async fn filter_site(&self, _lease: &LeaseId) -> Result<FilterSite, RuntimeError> {
+        Err(RuntimeError::EgressUnenforceable(
+            "this runtime has no place for a filter".into(),
+        ))
+    }
 
     /// What it uses.
     async fn stats(&self, lease: &LeaseId) -> Result<Stats, RuntimeError>;

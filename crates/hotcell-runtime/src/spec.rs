@@ -94,6 +94,9 @@ pub struct VolumeMount {
 pub enum NetworkMode {
     /// Nothing at all; only the host reaches the agent.
     None,
+    /// What the filter at its [`FilterSite`] lets through. The runtime gives the sandbox a way out
+    /// and nothing more: until a filter is installed there, not one packet passes.
+    Filtered,
 }
 
 /// Everything that a runtime needs to make one sandbox.
