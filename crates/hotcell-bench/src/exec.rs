@@ -25,7 +25,11 @@ const ROUNDS: usize = 8;
 const CALLS_PER_ROUND: usize = 40;
 
 /// `exec.overhead_p50_ms`.
-pub(crate) async fn overhead(backend: &mut Backend, suffix: &str) -> Result<Row> {
+pub(crate) async fn overhead(
+    backend: &mut Backend,
+    oci_runtime: &str,
+    suffix: &str,
+) -> Result<Row> {
     let chat = "bench-exec";
     let inside_script = INSIDE.replace("RUNS", &CALLS_PER_ROUND.to_string());
     backend.bash(chat, "true").await?;
@@ -42,7 +46,7 @@ pub(crate) async fn overhead(backend: &mut Backend, suffix: &str) -> Result<Row>
     }
     backend.end(chat).await?;
     let (call, command) = (median(&mut ours), median(&mut inside));
-    let (limit, target) = if suffix.is_empty() {
+    let (limit, target) = if oci_runtime == "runsc" {
         (3.0, "≤ 3")
     } else {
         (1.0, "≤ 1")

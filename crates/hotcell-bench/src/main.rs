@@ -11,7 +11,7 @@
 
 mod bare;
 mod client;
-mod docker;
+mod engine;
 mod exec;
 mod memory;
 mod row;
@@ -39,12 +39,17 @@ struct Arguments {
     /// Its process id, for its memory.
     #[arg(long)]
     pid: u32,
-    /// An unpacked image of the same content, for the bare runtime.
+    /// What rows of this appliance are called: nothing, or `_` and a word.
+    #[arg(long, default_value = "")]
+    suffix: String,
+    /// An unpacked image of the same content: cold starts are compared with the bare OCI runtime.
+    /// Without it they are compared with the engine's `run`.
     #[arg(long)]
-    root_tree: PathBuf,
-    /// Docker's socket, with the image `hotcell-bench` imported; its row is `not measured` without.
+    root_tree: Option<PathBuf>,
+    /// An engine with the image `hotcell-bench`, as `docker=SOCKET` or `podman=SOCKET`; its rows
+    /// are `not measured` without.
     #[arg(long)]
-    docker: Option<String>,
+    engine: Option<String>,
     /// Groups to measure; all when none is named.
     #[arg(long, value_delimiter = ',')]
     groups: Vec<String>,
@@ -55,11 +60,12 @@ async fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let wants =
         |group: &str| arguments.groups.is_empty() || arguments.groups.iter().any(|g| g == group);
-    let suffix = if arguments.runtime == "runsc" {
-        ""
-    } else {
-        "_runc"
-    };
+    let suffix = arguments.suffix.as_str();
+    let engine = arguments
+        .engine
+        .as_deref()
+        .map(|given| engine::Engine::parse(given, &arguments.runtime))
+        .transpose()?;
     if wants("daemon") && suffix.is_empty() {
         memory::idle(arguments.pid)?.print();
     }
@@ -67,18 +73,23 @@ async fn main() -> Result<()> {
     let credential = operator.switch_on().await?;
     let mut backend = Backend::connect(&arguments.url, credential).await?;
     if wants("exec") {
-        exec::overhead(&mut backend, suffix).await?.print();
-        docker::exec_ratio(
-            &mut backend,
-            arguments.docker.as_deref(),
-            &arguments.runtime,
-        )
-        .await?
-        .print();
+        exec::overhead(&mut backend, &arguments.runtime, suffix)
+            .await?
+            .print();
+        engine::exec_ratio(&mut backend, engine.as_ref(), suffix)
+            .await?
+            .print();
     }
     if wants("start") {
-        let bundle = bare::Bundle::new(&arguments.runtime, &arguments.root_tree)?;
-        start::cold(&mut backend, &bundle, suffix).await?.print();
+        match (&arguments.root_tree, &engine) {
+            (Some(tree), _) => {
+                let bundle = bare::Bundle::new(&arguments.runtime, tree)?;
+                start::cold_over_bare(&mut backend, &bundle, suffix).await?
+            }
+            (None, Some(engine)) => start::cold_over_engine(&mut backend, engine, suffix).await?,
+            (None, None) => anyhow::bail!("a cold start is compared with --root-tree or --engine"),
+        }
+        .print();
     }
     Ok(())
 }

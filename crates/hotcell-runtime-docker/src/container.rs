@@ -212,6 +212,11 @@ impl Plan {
         }
         let (log, log_options) = quirks.log;
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let cpu_millis = quirks
+            .most_cpu_millis
+            .map_or(self.resources.cpu_millis, |most| {
+                most.min(self.resources.cpu_millis)
+            });
         let memory = (!quirks.own_limits).then(|| signed(self.resources.memory_bytes));
         let mut words = self.command.iter().cloned();
         ContainerCreateBody {
@@ -242,8 +247,7 @@ impl Plan {
                 auto_remove: Some(false),
                 memory,
                 memory_swap: memory,
-                nano_cpus: (!quirks.own_limits)
-                    .then(|| signed(u64::from(self.resources.cpu_millis) * 1_000_000)),
+                nano_cpus: (!quirks.own_limits).then(|| signed(u64::from(cpu_millis) * 1_000_000)),
                 pids_limit: (!quirks.own_limits).then(|| i64::from(self.resources.pids)),
                 ulimits: Some(quirks.ulimits.iter().map(ulimit).collect()),
                 shm_size: Some(signed(limits::SHM_BYTES)),

@@ -39,6 +39,9 @@ pub(crate) struct Info {
     pub(crate) runtimes: BTreeMap<String, OciRuntime>,
     pub(crate) default_runtime: String,
     security_options: Option<Vec<String>>,
+    /// The host's processors, as far as the engine may use them.
+    #[serde(rename = "NCPU")]
+    processors: u32,
     /// Podman only.
     rootless: bool,
 }
@@ -85,6 +88,9 @@ pub(crate) struct Quirks {
     /// `HostConfig.Ulimits`. An engine that has fewer rights than usual cannot go beyond its own
     /// limits, and Podman tries to unless it is told otherwise.
     pub(crate) ulimits: Vec<(&'static str, u64)>,
+    /// The most that `HostConfig.NanoCpus` may ask for, in thousandths of one core: Docker refuses
+    /// more than the host has, where every other runtime takes it for no limit.
+    pub(crate) most_cpu_millis: Option<u32>,
     /// Whether `HostConfig.Runtime` counts. Podman reads past it and takes the one that its
     /// service was started with.
     pub(crate) chooses_oci_runtime: bool,
@@ -108,6 +114,8 @@ impl Quirks {
                 log: ("json-file", &[("max-size", "1m"), ("max-file", "1")]),
                 own_limits: false,
                 ulimits,
+                most_cpu_millis: (info.processors > 0)
+                    .then(|| info.processors.saturating_mul(1_000)),
                 chooses_oci_runtime: true,
                 ends_containers: true,
                 refusal: rootless.then_some(
@@ -132,6 +140,7 @@ impl Quirks {
                     ulimits.push(("nproc", own.processes));
                     ulimits
                 },
+                most_cpu_millis: None,
                 chooses_oci_runtime: false,
                 ends_containers: false,
                 refusal: None,
@@ -402,6 +411,15 @@ mod tests {
             (rootful.owner, rootful.user_namespace),
             ((1000, 1000), None)
         );
+    }
+
+    #[test]
+    fn docker_is_not_asked_for_more_processors_than_there_are() {
+        let two = info(r#"{"NCPU":2}"#);
+        let most = |kind, info: &Info| Quirks::of(kind, info, PEER, OWN).most_cpu_millis;
+        assert_eq!(most(EngineKind::Docker, &two), Some(2_000));
+        assert_eq!(most(EngineKind::Docker, &info("{}")), None);
+        assert_eq!(most(EngineKind::Podman, &two), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
@@ -75,22 +76,42 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             .arg("-xf")
             .arg(&parts.image),
     )?;
-    let docker = docker(&parts.image);
-    if let Err(error) = &docker {
-        println!("Docker is left out: {error:#}");
-    }
-    let docker = docker.ok();
+    let docker = peer("docker", engines::ensure_docker, &parts.image);
+    let podman = peer("podman", engines::ensure_podman, &parts.image);
     let mut rows = Vec::new();
-    for runtime in ["runsc", "runc"] {
-        step(&format!("measuring under {runtime}"));
-        rows.extend(measure(
-            &parts,
-            &directory,
-            &tree,
-            runtime,
-            options.group,
-            docker.as_ref(),
-        )?);
+    let embedded = |oci_runtime, suffix| Subject {
+        suffix,
+        oci_runtime,
+        engine: Engine::Embedded(oci_runtime.to_owned()),
+        tree: Some(&tree),
+        peer: docker.as_ref().map(|engine| ("docker", Arc::clone(engine))),
+    };
+    let containers = |kind, oci_runtime, suffix, engine: &Option<Arc<Started>>| {
+        engine.as_ref().map(|engine| Subject {
+            suffix,
+            oci_runtime,
+            engine: Engine::Containers {
+                kind,
+                oci_runtime: Some(oci_runtime),
+                engine: Arc::clone(engine),
+            },
+            tree: None,
+            peer: Some((kind, Arc::clone(engine))),
+        })
+    };
+    let subjects = [
+        Some(embedded("runsc", "")),
+        Some(embedded("runc", "_runc")),
+        containers("docker", "runsc", "_docker_runsc", &docker),
+        containers("docker", "runc", "_docker_runc", &docker),
+        containers("podman", "runc", "_podman_runc", &podman),
+    ];
+    for subject in subjects.into_iter().flatten() {
+        step(&format!(
+            "measuring {}",
+            subject.suffix.trim_start_matches('_')
+        ));
+        rows.extend(measure(&parts, &directory, subject, options.group)?);
     }
     fs::remove_dir_all(&directory)?;
     rows.sort_by(|a: &Row, b: &Row| a.name.cmp(&b.name));
@@ -106,42 +127,69 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A Docker engine with the same image, to be measured beside ours.
-fn docker(image: &Path) -> Result<Started> {
-    step("starting Docker, to measure beside it");
-    let docker = engines::ensure_docker()?;
-    let mut import = shell::limited(600, "docker");
-    import
-        .arg("--host")
-        .arg(format!("unix://{}", docker.socket.display()));
-    shell::quiet(import.arg("import").arg(image).arg("hotcell-bench"))?;
-    Ok(docker)
+/// One appliance to measure.
+struct Subject<'a> {
+    /// What its rows are called.
+    suffix: &'static str,
+    oci_runtime: &'static str,
+    engine: Engine,
+    /// The image for the bare runtime, when starts are compared with that.
+    tree: Option<&'a Path>,
+    /// The engine whose own commands it is compared with.
+    peer: Option<(&'static str, Arc<Started>)>,
+}
+
+/// An engine with the same image, to be measured and to be measured beside. One that cannot be
+/// had is left out, and said so.
+fn peer(
+    program: &'static str,
+    start: impl FnOnce() -> Result<Started>,
+    image: &Path,
+) -> Option<Arc<Started>> {
+    let import = || -> Result<Started> {
+        let engine = start()?;
+        let mut import = shell::limited(600, program);
+        import
+            .arg(if program == "docker" {
+                "--host"
+            } else {
+                "--url"
+            })
+            .arg(format!("unix://{}", engine.socket.display()));
+        shell::quiet(import.arg("import").arg(image).arg("hotcell-bench"))?;
+        Ok(engine)
+    };
+    match import() {
+        Ok(engine) => Some(Arc::new(engine)),
+        Err(error) => {
+            println!("{program} is left out: {error:#}");
+            None
+        }
+    }
 }
 
 fn measure(
     parts: &Parts,
     directory: &Path,
-    tree: &Path,
-    runtime: &str,
+    subject: Subject<'_>,
     group: Option<Group>,
-    docker: Option<&Started>,
 ) -> Result<Vec<Row>> {
-    let engine = Engine::Embedded(runtime.to_owned());
-    let daemon = Daemon::start(parts, &directory.join(runtime), engine)?;
+    let place = directory.join(format!("daemon{}", subject.suffix));
+    let daemon = Daemon::start(parts, &place, subject.engine)?;
     let mut command = shell::limited(900, shell::target().join("release/hotcell-bench"));
     command
         .env("HOTCELL_URL", &daemon.url)
         .env("HOTCELL_ADMIN_TOKEN", daemon.operator_token()?)
-        .args([
-            "--runtime",
-            runtime,
-            "--pid",
-            &daemon.pid().to_string(),
-            "--root-tree",
-        ])
-        .arg(tree);
-    if let Some(docker) = docker {
-        command.arg("--docker").arg(&docker.socket);
+        .args(["--runtime", subject.oci_runtime])
+        .arg(format!("--suffix={}", subject.suffix))
+        .args(["--pid", &daemon.pid().to_string()]);
+    if let Some(tree) = subject.tree {
+        command.arg("--root-tree").arg(tree);
+    }
+    if let Some((program, engine)) = &subject.peer {
+        command
+            .arg("--engine")
+            .arg(format!("{program}={}", engine.socket.display()));
     }
     match group {
         Some(Group::Exec) => drop(command.args(["--groups", "exec"])),

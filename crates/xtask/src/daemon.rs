@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     time::Duration,
 };
 
@@ -60,8 +60,10 @@ pub(crate) enum Engine {
     Containers {
         /// `docker` or `podman`.
         kind: &'static str,
-        /// The running engine; ends with the daemon.
-        engine: Started,
+        /// Which of its OCI runtimes; its default when absent.
+        oci_runtime: Option<&'static str>,
+        /// The running engine; ends with whoever holds it last.
+        engine: Arc<Started>,
     },
 }
 
@@ -72,11 +74,13 @@ impl Engine {
             "auto" | "runsc" | "runc" => Self::Embedded(name.to_owned()),
             "docker" => Self::Containers {
                 kind: "docker",
-                engine: engines::ensure_docker()?,
+                oci_runtime: None,
+                engine: Arc::new(engines::ensure_docker()?),
             },
             "podman" => Self::Containers {
                 kind: "podman",
-                engine: engines::ensure_podman()?,
+                oci_runtime: None,
+                engine: Arc::new(engines::ensure_podman()?),
             },
             _ => bail!("unknown runtime {name:?}: auto, runsc, runc, docker or podman"),
         })
@@ -97,7 +101,11 @@ impl Engine {
                     "kind = \"embedded\"\noci_runtime = \"{oci_runtime}\"\nimage = \"base\"\n"
                 ))
             }
-            Self::Containers { kind, engine } => {
+            Self::Containers {
+                kind,
+                oci_runtime,
+                engine,
+            } => {
                 let url = format!("unix://{}", engine.socket.display());
                 let flag = if *kind == "docker" { "--host" } else { "--url" };
                 let mut import = shell::limited(600, kind);
@@ -112,8 +120,12 @@ impl Engine {
                     .unwrap_or_default()
                     .trim()
                     .trim_start_matches("sha256:");
+                let oci_runtime = oci_runtime
+                    .as_ref()
+                    .map(|name| format!("oci_runtime = \"{name}\"\n"))
+                    .unwrap_or_default();
                 Ok(format!(
-                    "kind = \"{kind}\"\nsocket = \"{}\"\nimage = \"sha256:{id}\"\n",
+                    "kind = \"{kind}\"\n{oci_runtime}socket = \"{}\"\nimage = \"sha256:{id}\"\n",
                     engine.socket.display()
                 ))
             }

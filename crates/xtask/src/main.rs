@@ -44,7 +44,7 @@ enum Command {
     /// Install what is missing, then run every check and every test, real sandboxes included.
     Test(test::Options),
     /// Install and start Docker and Podman, run their runtime's tests, write docs/runtimes.md.
-    Engines,
+    Runtimes,
     /// Measure, side by side in one run, and write docs/performance.md.
     Bench(bench::Options),
     /// Build an image from the distribution's packages; prints where the tar file is.
@@ -88,7 +88,7 @@ fn obey() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),
-        Command::Engines => test::engines(),
+        Command::Runtimes => test::runtimes(),
         Command::Bench(options) => bench::run(&options),
         Command::Image { name, force } => {
             provision::ensure()?;

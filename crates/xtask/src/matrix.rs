@@ -17,6 +17,7 @@ use crate::shell;
 
 /// The environment variable with the directory that test runs write into.
 pub(crate) const DIRECTORY_VARIABLE: &str = "HOTCELL_MATRIX_DIR";
+const PAGE: &str = "docs/runtimes.md";
 
 /// One line.
 #[derive(Debug, Clone, Deserialize)]
@@ -29,23 +30,39 @@ struct Row {
     why: String,
 }
 
-/// Where test runs write when nobody says otherwise.
-pub(crate) fn directory() -> PathBuf {
-    std::env::var_os(DIRECTORY_VARIABLE)
-        .map_or_else(|| shell::target().join("matrix"), PathBuf::from)
+/// Where test runs write; what an earlier run left is gone.
+pub(crate) fn empty_directory() -> Result<PathBuf> {
+    let directory = shell::target().join("matrix");
+    if directory.exists() {
+        fs::remove_dir_all(&directory)?;
+    }
+    fs::create_dir_all(&directory)?;
+    Ok(directory)
 }
 
 /// Reads what test runs left and writes the page.
 pub(crate) fn write(directory: &Path) -> Result<()> {
-    let rows = read(directory)?;
-    ensure!(
-        !rows.is_empty(),
-        "no results in {}: run `cargo xtask engines`",
-        directory.display()
-    );
-    let page = render(&rows);
+    let page = render(&read(directory)?);
     print!("{page}");
-    fs::write(shell::root().join("docs/runtimes.md"), page).context("docs/runtimes.md")
+    fs::write(shell::root().join(PAGE), page).context(PAGE)
+}
+
+/// Reads what test runs left, shows it, and compares it with the page. Engines may be of other
+/// versions than those that the page names.
+pub(crate) fn check(directory: &Path) -> Result<()> {
+    let page = render(&read(directory)?);
+    print!("{page}");
+    let kept = fs::read_to_string(shell::root().join(PAGE)).context(PAGE)?;
+    ensure!(
+        checks_of(&kept) == checks_of(&page),
+        "{PAGE} says something else: run `cargo xtask runtimes`"
+    );
+    Ok(())
+}
+
+/// The part of the page that is about checks.
+fn checks_of(page: &str) -> Option<&str> {
+    page.find("| case |").map(|at| &page[at..])
 }
 
 fn read(directory: &Path) -> Result<Vec<Row>> {
@@ -65,6 +82,7 @@ fn read(directory: &Path) -> Result<Vec<Row>> {
             rows.push(serde_json::from_str(line).with_context(|| file.display().to_string())?);
         }
     }
+    ensure!(!rows.is_empty(), "no results in {}", directory.display());
     Ok(rows)
 }
 
@@ -80,7 +98,7 @@ fn render(rows: &[Row]) -> String {
         cells.insert((&row.id, &row.name, &row.runtime), row);
     }
     let mut page = String::from(
-        "# Runtimes\n\nWritten by `cargo xtask engines` from the results of the conformance suite; not by hand.\n\n\
+        "# Runtimes\n\nWritten by `cargo xtask runtimes` from the results of the conformance suite; not by hand.\n\n\
          | runtime | engine | passed | failed | refused |\n|---|---|---|---|---|\n",
     );
     for (runtime, engine) in &engines {
@@ -106,8 +124,13 @@ fn render(rows: &[Row]) -> String {
                 None => "not run".to_owned(),
                 Some(row) if row.outcome == "passed" => "yes".to_owned(),
                 Some(row) => {
-                    notes.push(format!("{runtime}, {name}: {}", first_line(&row.why)));
-                    format!("{} [{}]", row.outcome, notes.len())
+                    let note = format!("{runtime}: {}", first_line(&row.why));
+                    let known = notes.iter().position(|known| *known == note);
+                    let number = known.unwrap_or_else(|| {
+                        notes.push(note);
+                        notes.len() - 1
+                    });
+                    format!("{} [{}]", row.outcome, number + 1)
                 }
             };
             let _ = write!(page, " {word} |");
@@ -155,8 +178,8 @@ mod tests {
             "| case | what | a | b |",
             "| EX-1 | one | yes | failed [1] |",
             "| EX-1 | two | refused [2] | not run |",
-            "1. b, one: broke",
-            "2. a, two: no disk limit",
+            "1. b: broke",
+            "2. a: no disk limit",
         ] {
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }

@@ -44,45 +44,45 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let mut command = shell::cargo(3_000);
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
-    if options.quick {
-        command.args(["--lib", "--bins"]);
-    } else {
-        // The container engines' own tests need Docker and Podman: `cargo xtask engines`.
-        command.args(["--exclude", "hotcell-runtime-docker"]);
-        real_environment(&mut command, &mut timings)?;
-    }
     if let Some(filter) = &options.filter {
         command.args(["--", filter]);
     }
+    if options.quick {
+        command.args(["--lib", "--bins"]);
+        timings.measure("tests", || shell::run(&mut command))?;
+        timings.print();
+        return Ok(());
+    }
+    let results = matrix::empty_directory()?;
+    let engines = timings.measure("engines", Engines::ensure)?;
+    real_environment(&mut command, &engines, &mut timings)?;
+    command.env(matrix::DIRECTORY_VARIABLE, &results);
     step("tests");
-    timings.measure("tests", || shell::run(&mut command))?;
-    if !options.quick && options.filter.is_none() {
+    let tested = timings.measure("tests", || shell::run(&mut command));
+    if options.filter.is_none() {
+        timings.measure("matrix of runtimes", || matrix::check(&results))?;
         timings.measure("client", python_client)?;
     }
     timings.print();
-    Ok(())
+    tested
 }
 
-/// Runs the tests of the container engines' runtime, and writes what passed where.
-pub(crate) fn engines() -> Result<()> {
+/// Runs the conformance suite on every runtime, and writes what passed where.
+pub(crate) fn runtimes() -> Result<()> {
     let mut timings = Timings::default();
     timings.measure("provision", provision::ensure)?;
+    let results = matrix::empty_directory()?;
     let engines = timings.measure("engines", Engines::ensure)?;
-    let directory = matrix::directory();
     let mut command = shell::cargo(3_400);
     command
-        .args([
-            "test",
-            "--locked",
-            "-p",
-            "hotcell-runtime-docker",
-            "--no-fail-fast",
-        ])
-        .env(matrix::DIRECTORY_VARIABLE, &directory)
-        .envs(engines.environment());
-    real_environment(&mut command, &mut timings)?;
+        .args(["test", "--locked", "--no-fail-fast"])
+        .args(["-p", "hotcell-runtime", "--test", "fake"])
+        .args(["-p", "hotcell-runtime-embedded", "--test", "conformance"])
+        .args(["-p", "hotcell-runtime-docker"])
+        .env(matrix::DIRECTORY_VARIABLE, &results);
+    real_environment(&mut command, &engines, &mut timings)?;
     let tested = timings.measure("tests", || shell::run(&mut command));
-    matrix::write(&directory)?;
+    matrix::write(&results)?;
     timings.print();
     tested
 }
@@ -102,7 +102,8 @@ fn clippy() -> Result<()> {
 }
 
 /// What tests of real sandboxes need to know.
-fn real_environment(command: &mut Command, timings: &mut Timings) -> Result<()> {
+fn real_environment(command: &mut Command, engines: &Engines, timings: &mut Timings) -> Result<()> {
+    command.envs(engines.environment());
     let tar = timings.measure("image", || image::build(image::Name::Base, false))?;
     step("building the static agent");
     let agent = timings.measure("agent", agent::build)?;

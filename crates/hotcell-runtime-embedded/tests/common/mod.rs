@@ -50,6 +50,15 @@ impl Engine {
         }
     }
 
+    /// What the matrix calls it.
+    pub(crate) fn column(self) -> &'static str {
+        match self {
+            Self::RunscOwn => "embedded/runsc",
+            Self::RunscKernel => "embedded/runsc-kernel-stack",
+            Self::Runc => "embedded/runc",
+        }
+    }
+
     pub(crate) fn is_gvisor(self) -> bool {
         self != Self::Runc
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use hotcell_agent_proto::AgentErrorCode;
-use hotcell_types::{LeaseId, VolumeKind};
+use hotcell_types::{LeaseId, ResourceClass, VolumeKind};
 use tokio::time::{Instant, timeout};
 
 use super::{
@@ -27,6 +27,7 @@ checks! {
     "life" "wait sees an end from outside" Anything wait_for_outside_end;
     "life" "a call in a sandbox that is removed says so at once" Anything remove_under_a_call;
     "life" "four sandboxes start at once and share nothing" Anything four_at_once;
+    "life" "every resource class starts" Anything every_class;
     "life" "stats of a running sandbox" Processes stats;
     "life" "preflight says nothing fails" Anything preflight;
 }
@@ -55,6 +56,22 @@ async fn create_is_idempotent(bench: &Bench) -> Result<(), Fault> {
         "it is {:?} before its start",
         ours[0].state
     );
+    Ok(())
+}
+
+/// A class may have more processors than the host; it then has no limit there, and runs.
+async fn every_class(bench: &Bench) -> Result<(), Fault> {
+    for class in [
+        ResourceClass::Small,
+        ResourceClass::Medium,
+        ResourceClass::Large,
+    ] {
+        let mut spec = bench.spec()?;
+        spec.resources = class.resources();
+        let cell = bench.make(spec).await?;
+        cell.sh("echo one").await?.ok()?;
+        bench.runtime.remove(&cell.lease).await?;
+    }
     Ok(())
 }
 

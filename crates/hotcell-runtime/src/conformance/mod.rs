@@ -33,7 +33,7 @@ use tokio::time::{Instant, timeout};
 use crate::{ImageRef, Runtime};
 
 use bench::Bench;
-pub use report::{Outcome, Report, Row};
+pub use report::{MATRIX_DIRECTORY, Outcome, Report, Row};
 
 /// How long one check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(120);
@@ -191,7 +191,7 @@ const AREAS: [&[Check]; 11] = [
 /// Runs every check that `env` asks for, one after the other, and removes what they made.
 pub async fn run(runtime: Arc<dyn Runtime>, env: ConformanceEnv) -> Report {
     let facts = runtime.facts();
-    let mut report = Report::new(format!("{} ({})", facts.kind, facts.engine));
+    let mut report = Report::new(facts.kind, facts.engine);
     let bench = Bench::new(runtime, env);
     for check in AREAS.into_iter().flatten() {
         let wanted = bench

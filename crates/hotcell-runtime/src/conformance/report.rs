@@ -1,6 +1,9 @@
 //! What a run found.
 
-use std::{fmt, time::Duration};
+use std::{env, fmt, fs, io, path::PathBuf, time::Duration};
+
+/// The environment variable that names the directory for results of runs.
+pub const MATRIX_DIRECTORY: &str = "HOTCELL_MATRIX_DIR";
 
 /// How a check came out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,16 +32,19 @@ pub struct Row {
 /// A whole run. Shows itself as a table.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The runtime and its engine.
-    pub runtime: String,
+    /// What kind of runtime it is.
+    pub kind: String,
+    /// Its engine and version.
+    pub engine: String,
     /// Every check, in the order of the run.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    pub(crate) fn new(runtime: String) -> Self {
+    pub(crate) fn new(kind: String, engine: String) -> Self {
         Self {
-            runtime,
+            kind,
+            engine,
             rows: Vec::new(),
         }
     }
@@ -55,6 +61,40 @@ impl Report {
         self.rows
             .iter()
             .filter(|row| matches!(row.outcome, Outcome::Refused(_)))
+    }
+
+    /// Leaves the run for the matrix of runtimes when [`MATRIX_DIRECTORY`] names a directory: one
+    /// JSON object a line, one line a check, in a file named after the column (`docker/runsc`).
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn leave(&self, column: &str) -> io::Result<()> {
+        let Some(dir) = env::var_os(MATRIX_DIRECTORY).map(PathBuf::from) else {
+            return Ok(());
+        };
+        let mut lines = String::new();
+        for row in &self.rows {
+            let (outcome, why) = match &row.outcome {
+                Outcome::Passed => ("passed", ""),
+                Outcome::Failed(why) => ("failed", why.as_str()),
+                Outcome::Refused(why) => ("refused", why.as_str()),
+            };
+            let line = serde_json::json!({
+                "runtime": column,
+                "engine": self.engine,
+                "id": row.id,
+                "name": row.name,
+                "outcome": outcome,
+                "why": why,
+            });
+            lines.push_str(&line.to_string());
+            lines.push('\n');
+        }
+        fs::create_dir_all(&dir)?;
+        fs::write(
+            dir.join(format!("{}.jsonl", column.replace('/', "-"))),
+            lines,
+        )
     }
 
     /// Demands that nothing failed and that something was checked. What was refused is left for
@@ -76,7 +116,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "conformance of {}", self.runtime)?;
+        writeln!(f, "conformance of {} ({})", self.kind, self.engine)?;
         let mut counts = [0_usize; 3];
         for row in &self.rows {
             let (at, word, why) = match &row.outcome {
