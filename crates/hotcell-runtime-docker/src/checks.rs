@@ -11,6 +11,7 @@ use crate::{
     engine::{Engine, read_info, release},
     net, raw,
     runtime::{Core, DockerRuntime, blocking},
+    volumes::may_pass,
 };
 
 /// Every check with what it is about. `docs/operating/preflight.md` holds the same list.
@@ -286,26 +287,20 @@ fn disk(core: &Core) -> Check {
 }
 
 fn volumes(core: &Core) -> Check {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
     const ID: &str = "volumes.access";
     if !core.engine.info.is_rootless() {
         return Check::pass(ID, "the engine is root");
     }
-    let uid = core.engine.quirks.owner.0;
+    let owner = core.engine.quirks.owner;
     let closed = [&core.config.volume_root, &core.config.run_dir]
         .into_iter()
         .flat_map(|path| path.ancestors())
-        .find(|path| {
-            std::fs::metadata(path).is_ok_and(|found| {
-                found.permissions().mode() & 0o001 == 0
-                    && !(found.uid() == uid && found.permissions().mode() & 0o100 != 0)
-            })
-        });
+        .find(|path| std::fs::metadata(path).is_ok_and(|found| !may_pass(&found, owner)));
     match closed {
         None => Check::pass(ID, "the engine's user can pass through"),
         Some(path) => Check::fail(
             ID,
-            format!("user {uid} cannot pass through {}", path.display()),
+            format!("user {} cannot pass through {}", owner.0, path.display()),
             format!("chmod o+x {}", path.display()),
         ),
     }

@@ -45,10 +45,15 @@ impl Core {
         let binds = {
             let (scratch, root) = (self.scratch.clone(), self.config.volume_root.clone());
             let (record, owner) = (record.clone(), self.engine.quirks.owner);
-            let gvisor = self.engine.is_gvisor();
+            let (gvisor, rootless) = (self.engine.is_gvisor(), self.engine.info.is_rootless());
             let (agent, resolv_conf) = (self.agent.clone(), self.resolv_conf.clone());
             blocking(move || {
                 let mut volumes = volumes::binds(&root, &record.mounts, owner)?;
+                for mount in record.mounts.iter().filter(|_| rootless) {
+                    let path = &mount.host_path;
+                    volumes::let_pass(path, owner)
+                        .map_err(fault::at("let the engine's user pass to", path))?;
+                }
                 let disk = scratch.prepare(&record)?;
                 if gvisor {
                     for (bind, mount) in volumes.iter_mut().zip(&record.mounts) {

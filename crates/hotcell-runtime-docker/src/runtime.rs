@@ -27,6 +27,7 @@ use crate::{
     net::{Pin, Sockets, Way},
     presence::Presence,
     scratch::{Scratch, make_passable},
+    volumes,
 };
 
 /// What a sandbox's `/etc/resolv.conf` says: a name service that is not there, so that a look-up
@@ -79,8 +80,15 @@ impl DockerRuntime {
         }
         let prepare = {
             let (config, owner, pid) = (config.clone(), engine.quirks.owner, engine.peer.pid);
+            let rootless = engine.info.is_rootless();
             move || {
                 make_passable(&config.run_dir)?;
+                for path in [&config.run_dir, &config.volume_root] {
+                    if rootless {
+                        volumes::let_pass(path, owner)
+                            .map_err(fault::at("let the engine's user pass to", path))?;
+                    }
+                }
                 let agent = config.run_dir.join("agent");
                 place(&config.agent_binary, &agent)?;
                 let resolv_conf = config.run_dir.join("resolv.conf");

@@ -5,7 +5,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
+        unix::fs::{MetadataExt, PermissionsExt, chown},
     },
     path::Path,
 };
@@ -42,6 +42,40 @@ pub(crate) fn binds(
             ))
         })
         .collect()
+}
+
+/// Lets the user of a rootless engine pass through the directories that lead to `path`, and itself:
+/// those that are the daemon's own and closed to every group get the engine's group, which may pass
+/// and not list. Whatever else is closed is left for preflight to name.
+pub(crate) fn let_pass(path: &Path, owner: (u32, u32)) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    for directory in path.ancestors().filter(|path| path.is_absolute()) {
+        let found = fs::symlink_metadata(directory)?;
+        let mode = found.permissions().mode();
+        let group_has_none = mode & 0o070 == 0;
+        if may_pass(&found, owner) || found.uid() != own || !found.is_dir() || !group_has_none {
+            continue;
+        }
+        chown(directory, None, Some(owner.1))?;
+        fs::set_permissions(
+            directory,
+            PermissionsExt::from_mode((mode & 0o7777) | 0o010),
+        )?;
+    }
+    Ok(())
+}
+
+/// Whether a user can pass through a directory.
+pub(crate) fn may_pass(found: &Metadata, (uid, gid): (u32, u32)) -> bool {
+    let mode = found.permissions().mode();
+    let bit = if found.uid() == uid {
+        0o100
+    } else if found.gid() == gid {
+        0o010
+    } else {
+        0o001
+    };
+    mode & bit != 0
 }
 
 /// Opens a directory beneath the root, through no link at all.
@@ -182,6 +216,37 @@ mod tests {
             );
         }
         assert!(try_it(Path::new("/etc")).is_err());
+    }
+
+    #[test]
+    fn one_group_more_may_pass_and_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let closed = |name: &str, mode| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(&path).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            path
+        };
+        closed("a", 0o700);
+        let leaf = closed("a/b", 0o700);
+        let shared = closed("a/c", 0o750);
+        let owner = (4321, 4322);
+        let may = |path: &Path| may_pass(&fs::metadata(path).unwrap(), owner);
+        assert!(!may(&leaf));
+        let_pass(&leaf, owner).unwrap();
+        let_pass(&leaf, owner).unwrap();
+        for path in [&leaf, &dir.path().join("a"), &dir.path().to_owned()] {
+            assert!(may(path), "{}", path.display());
+            let mode = fs::metadata(path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0o010, "{}", path.display());
+        }
+        // Another group's right is not taken away.
+        let_pass(&shared, owner).unwrap();
+        assert!(!may(&shared));
+        assert_eq!(
+            fs::metadata(&shared).unwrap().permissions().mode() & 0o777,
+            0o750
+        );
     }
 
     #[test]

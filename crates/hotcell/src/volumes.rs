@@ -76,7 +76,8 @@ impl Volumes {
         if rustix::process::geteuid().is_root() {
             let (uid, gid) = (Uid::from_raw(SANDBOX_UID), Gid::from_raw(SANDBOX_GID));
             let stat = rustix::fs::fstat(&dir)?;
-            if (stat.st_uid, stat.st_gid) != (SANDBOX_UID, SANDBOX_GID) {
+            // Once given away it stays so: a rootless engine's sandboxes have another user.
+            if stat.st_uid == 0 {
                 rustix::fs::fchown(&dir, Some(uid), Some(gid))?;
             }
         }

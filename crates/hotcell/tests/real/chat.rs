@@ -3,16 +3,16 @@
 use http::Method;
 use serde_json::json;
 
-use super::{bash, chat_path, end, on_both_engines, site, user};
+use super::{bash, chat_path, end, on_every_runtime, site, user};
 
-on_both_engines!(
+on_every_runtime!(
     a_chat_gets_files_back,
     volumes_have_their_scope,
     a_loss_is_told_and_the_next_call_works
 );
 
-async fn a_chat_gets_files_back(engine: &str) {
-    let site = site(engine);
+async fn a_chat_gets_files_back(runtime: &str) {
+    let site = site(runtime);
     let daemon = site.start();
     let client = daemon.operator.switch_on().await;
     let who = "?user=u&role=editor";
@@ -84,8 +84,8 @@ async fn a_chat_gets_files_back(engine: &str) {
     assert_eq!(site.footprint(), hotcell_testkit::Footprint::default());
 }
 
-async fn volumes_have_their_scope(engine: &str) {
-    let site = site(engine);
+async fn volumes_have_their_scope(runtime: &str) {
+    let site = site(runtime);
     let daemon = site.start();
     let client = daemon.operator.switch_on().await;
     let first = bash(
@@ -126,8 +126,8 @@ async fn volumes_have_their_scope(engine: &str) {
     daemon.stop();
 }
 
-async fn a_loss_is_told_and_the_next_call_works(engine: &str) {
-    let site = site(engine);
+async fn a_loss_is_told_and_the_next_call_works(runtime: &str) {
+    let site = site(runtime);
     let daemon = site.start();
     let client = daemon.operator.switch_on().await;
     let _ = bash(&client, "c", "echo kept > /mnt/user-data/kept").await;

@@ -8,7 +8,9 @@
 
 mod chat;
 mod crash;
+mod engines;
 mod refusal;
+mod restart;
 
 use std::{
     env,
@@ -20,22 +22,36 @@ use std::{
 use hotcell_testkit::{Client, Site};
 use serde_json::{Value, json};
 
+use engines::ContainerEngine;
+
 const HOTCELL: &str = env!("CARGO_BIN_EXE_hotcell");
 
-/// Both kinds of engine; each test runs on both.
-macro_rules! on_both_engines {
+/// Makes one test of each function for each kind of runtime.
+macro_rules! on_every_runtime {
     ($($name:ident),+ $(,)?) => {
-        mod runsc {
+        $crate::on_runtimes!(runsc runc docker podman podman_rootless: ($($name),+));
+    };
+}
+pub(crate) use on_every_runtime;
+
+/// The same for those that are named.
+macro_rules! on_runtimes {
+    ($($runtime:ident)+ : $names:tt) => {
+        $($crate::on_runtime!($runtime $names);)+
+    };
+}
+pub(crate) use on_runtimes;
+
+/// See the file.
+macro_rules! on_runtime {
+    ($runtime:ident ($($name:ident),+)) => {
+        mod $runtime {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() { Box::pin(super::$name("runsc")).await; })+
-        }
-        mod runc {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() { Box::pin(super::$name("runc")).await; })+
+            async fn $name() { Box::pin(super::$name(stringify!($runtime))).await; })+
         }
     };
 }
-pub(crate) use on_both_engines;
+pub(crate) use on_runtime;
 
 fn given(name: &str) -> PathBuf {
     env::var_os(name).map_or_else(
@@ -60,13 +76,23 @@ fn images() -> &'static Path {
     })
 }
 
-fn site(engine: &str) -> Site {
-    let runtime = format!("kind = \"embedded\"\noci_runtime = \"{engine}\"\nimage = \"base\"");
+fn site(runtime: &str) -> Site {
+    let runtime = match ContainerEngine::named(runtime) {
+        Some(engine) => engine.table(),
+        None => {
+            format!("kind = \"embedded\"\noci_runtime = \"{runtime}\"\nimage = \"base\"")
+        }
+    };
+    site_with(&runtime)
+}
+
+/// A site with this `[runtime]` table.
+fn site_with(runtime: &str) -> Site {
     Site::new(
         Path::new(HOTCELL),
         &given("HOTCELL_TEST_AGENT"),
         images(),
-        &runtime,
+        runtime,
     )
 }
 

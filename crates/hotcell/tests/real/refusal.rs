@@ -1,21 +1,14 @@
 //! An engine that is not there, and switches that are off.
 
-use std::path::Path;
-
-use hotcell_testkit::{Site, wait_for};
+use hotcell_testkit::wait_for;
 use serde_json::json;
 
-use super::{HOTCELL, chat_path, given, images, site, user};
+use super::{chat_path, site, site_with, user};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_engine_is_named() {
     let runtime = "kind = \"embedded\"\noci_runtime = \"/nonexistent/runsc\"\nimage = \"base\"";
-    let site = Site::new(
-        Path::new(HOTCELL),
-        &given("HOTCELL_TEST_AGENT"),
-        images(),
-        runtime,
-    );
+    let site = site_with(runtime);
     let daemon = site.start();
     let client = daemon.operator.switch_on().await;
     wait_for("the reason", async || {
