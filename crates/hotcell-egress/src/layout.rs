@@ -56,6 +56,16 @@ const OTHER_DNS_PORTS: [u16; 5] = [DNS_PORT, 853, 5353, 5355, 137];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
+/// Whether a packet of this protocol is let through at all.
+pub(crate) const fn carries_ports(protocol: u8) -> bool {
+    matches!(protocol, TCP | UDP)
+}
+
+/// Whether this port belongs to DNS or one of its relatives.
+pub(crate) fn is_dns_port(port: u16) -> bool {
+    OTHER_DNS_PORTS.contains(&port)
+}
+
 /// Whose namespace the table is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {

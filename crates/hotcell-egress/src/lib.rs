@@ -14,9 +14,13 @@
 //! ```
 
 pub mod blocklist;
+pub mod denied;
 pub mod dns;
+#[cfg(feature = "fake")]
+pub mod fake;
 pub mod filter;
 pub mod firewall;
+pub mod host;
 pub mod layout;
 pub mod learned;
 pub mod report;
