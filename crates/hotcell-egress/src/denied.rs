@@ -6,13 +6,12 @@ use hotcell_policy::{Action, RuleIndex, Why};
 
 use crate::{filter::SandboxFilter, layout};
 
-/// A packet that was dropped and told of. Nothing in it but the source can be believed to mean
-/// anything: the sandbox made it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A packet that was dropped and told of. What it says was made by the sandbox; whose it is was
+/// said by the chain that dropped it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DeniedPacket {
-    /// The sandbox's address. A packet with any other source is dropped before and not told, so
-    /// this says whose it is.
-    pub source: IpAddr,
+    /// The lease's short id.
+    pub short: String,
     /// The number of its protocol: 6 for TCP, 17 for UDP.
     pub protocol: u8,
     /// Where it was going.
@@ -122,7 +121,7 @@ mod tests {
         let gateway: IpAddr = [100, 64, 0, 1].into();
         let why = |protocol, destination: &str, port| {
             let packet = DeniedPacket {
-                source: [100, 64, 0, 2].into(),
+                short: "lease1".to_owned(),
                 protocol,
                 destination: destination.parse().unwrap(),
                 port,

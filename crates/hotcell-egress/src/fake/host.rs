@@ -84,7 +84,7 @@ impl FakeHost {
 
     /// Tells of a dropped packet.
     pub fn tell_denied(&self, packet: DeniedPacket) {
-        lock(&self.0.denied).retain(|listener| listener.try_send(packet).is_ok());
+        lock(&self.0.denied).retain(|listener| listener.try_send(packet.clone()).is_ok());
     }
 
     fn check(&self, doing: &'static str) -> Result<(), HostError> {
