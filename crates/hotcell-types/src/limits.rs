@@ -371,11 +371,11 @@ pub const MAX_DENIED_PACKETS_WAITING: usize = 1_024;
 /// Denied packets that one rule tells of in a second.
 pub const DENIED_PACKETS_PER_SECOND: u32 = 20;
 /// Denials that are remembered for each lease; the oldest go first.
-pub const MAX_EGRESS_DENIALS_PER_LEASE: usize = 512;
+pub const MAX_EGRESS_DENIALS_PER_LEASE: usize = 256;
 /// Other events of its filter that are remembered for each lease.
-pub const MAX_EGRESS_ALLOWED_PER_LEASE: usize = 128;
+pub const MAX_EGRESS_ALLOWED_PER_LEASE: usize = 64;
 /// Leases whose events are remembered, ended ones included; the one that was silent longest goes first.
-pub const MAX_EGRESS_EVENT_LEASES: usize = 2_048;
+pub const MAX_EGRESS_EVENT_LEASES: usize = 1_024;
 /// Lines that the filter of one sandbox may write into the journal in one window.
 pub const MAX_EGRESS_LOG_LINES: u32 = 20;
 /// The length of that window.

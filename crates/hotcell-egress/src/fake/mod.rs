@@ -1,10 +1,12 @@
 //! The edges of a filter in memory: deterministic, and shared by clones as a kernel is shared by a
 //! daemon and its successor.
 
+mod ask;
 mod firewall;
 mod host;
 mod upstream;
 
+pub use ask::ask;
 pub use firewall::{FakeFirewall, FirewallCall, FirewallHook};
 pub use host::FakeHost;
 pub use upstream::FakeUpstream;
