@@ -2,16 +2,21 @@
 
 use std::{
     io,
+    net::Ipv4Addr,
     os::fd::{AsFd, AsRawFd},
 };
 
 use futures_util::TryStreamExt;
+use hotcell_runtime::NetworkMode;
 use rtnetlink::{
-    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth,
+    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::link::{InfoData, InfoVeth, LinkAttribute},
 };
 
-use super::slot::{PREFIX_BITS, Slot};
+use super::{
+    slot::{PREFIX_BITS, Slot},
+    sysctl,
+};
 
 /// What a sandbox calls its link.
 const INSIDE: &str = "eth0";
@@ -23,7 +28,25 @@ const INSIDE_INDEX: u32 = 64;
 /// The number of the first link in the gateway.
 const GATEWAY_INDEX: u32 = 1_024;
 
-fn nl(error: rtnetlink::Error) -> io::Error {
+/// What a sandbox's link leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The gateway, and nothing beyond it.
+    Nothing,
+    /// What its filter lets through.
+    Filtered,
+}
+
+impl From<NetworkMode> for Reach {
+    fn from(mode: NetworkMode) -> Self {
+        match mode {
+            NetworkMode::None => Self::Nothing,
+            NetworkMode::Filtered => Self::Filtered,
+        }
+    }
+}
+
+pub(super) fn nl(error: rtnetlink::Error) -> io::Error {
     match error {
         rtnetlink::Error::NetlinkError(message) => message.to_io(),
         other => io::Error::other(other),
@@ -36,6 +59,7 @@ pub(super) async fn attach(
     name: &str,
     slot: Slot,
     sandbox: impl AsFd,
+    reach: Reach,
 ) -> io::Result<()> {
     let index = GATEWAY_INDEX + u32::from(u16::from(slot));
     let peer = LinkUnspec::new_with_index(INSIDE_INDEX)
@@ -53,7 +77,11 @@ pub(super) async fn attach(
         .add(index, slot.gateway().into(), PREFIX_BITS)
         .execute()
         .await
-        .map_err(nl)
+        .map_err(nl)?;
+    match reach {
+        Reach::Nothing => Ok(()),
+        Reach::Filtered => sysctl::forward_from(name),
+    }
 }
 
 /// Removes a pair by its name here; one that is not there is fine.
@@ -88,7 +116,7 @@ pub(super) async fn names(handle: &Handle) -> io::Result<Vec<String>> {
         .collect())
 }
 
-async fn index_of(handle: &Handle, name: &str) -> io::Result<u32> {
+pub(super) async fn index_of(handle: &Handle, name: &str) -> io::Result<u32> {
     let link = handle
         .link()
         .get()
@@ -101,15 +129,15 @@ async fn index_of(handle: &Handle, name: &str) -> io::Result<u32> {
         .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
-fn is_missing(error: &io::Error) -> bool {
+pub(super) fn is_missing(error: &io::Error) -> bool {
     const NO_SUCH_DEVICE: i32 = 19;
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_DEVICE)
 }
 
 /// Brings up loopback and the link, and gives it its address, in the sandbox whose namespace the
-/// calling thread is in. It gets no route but to its own /30, so there is nothing beyond the
-/// gateway to send to.
-pub(crate) fn configure_inside(slot: Slot) -> io::Result<()> {
+/// calling thread is in. Without a network it gets no route but to its own /30, so there is nothing
+/// beyond the gateway to send to.
+pub(crate) fn configure_inside(slot: Slot, reach: Reach) -> io::Result<()> {
     inside(async |handle| {
         for index in [LOOPBACK, INSIDE_INDEX] {
             let up = LinkUnspec::new_with_index(index).up().build();
@@ -120,7 +148,14 @@ pub(crate) fn configure_inside(slot: Slot) -> io::Result<()> {
             .add(INSIDE_INDEX, slot.sandbox().into(), PREFIX_BITS)
             .execute()
             .await
-            .map_err(nl)
+            .map_err(nl)?;
+        if reach == Reach::Nothing {
+            return Ok(());
+        }
+        let out = RouteMessageBuilder::<Ipv4Addr>::new()
+            .gateway(slot.gateway())
+            .build();
+        handle.route().add(out).execute().await.map_err(nl)
     })
 }
 

@@ -4,14 +4,16 @@ use std::{fs, io};
 
 use rustix::mount::{MountFlags, mount_remount};
 
-/// Settings of the gateway: it forwards nothing, believes no forged source address, and knows
+/// Settings of the gateway: it forwards from no link of which that was not asked, believes no forged source address, and knows
 /// no IPv6. A new namespace takes IPv4 settings from the host, so all of them are written.
-const GATEWAY: [(&str, &str); 10] = [
+const GATEWAY: [(&str, &str); 11] = [
     ("ipv4/ip_forward", "0"),
     ("ipv4/conf/all/forwarding", "0"),
     ("ipv4/conf/default/forwarding", "0"),
     ("ipv4/conf/all/rp_filter", "1"),
     ("ipv4/conf/default/rp_filter", "1"),
+    // The way back is looked up with the packet's mark, like the way out.
+    ("ipv4/conf/all/src_valid_mark", "1"),
     ("ipv4/conf/default/arp_ignore", "2"),
     ("ipv4/conf/default/accept_redirects", "0"),
     ("ipv4/conf/default/send_redirects", "0"),
@@ -27,6 +29,12 @@ const SANDBOX: [(&str, &str); 2] = [
 
 pub(crate) fn close_gateway() -> io::Result<()> {
     write_all(&GATEWAY)
+}
+
+/// Forwards what comes in by this link of the gateway, as far as there are routes.
+pub(super) fn forward_from(link: &str) -> io::Result<()> {
+    let path = format!("/proc/sys/net/ipv4/conf/{link}/forwarding");
+    fs::write(&path, "1").map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))
 }
 
 pub(crate) fn close_sandbox() -> io::Result<()> {
