@@ -21,7 +21,7 @@ const ICMPV6: u8 = 58;
 const NEIGHBOUR_FIRST: u8 = 133;
 const NEIGHBOUR_LAST: u8 = 136;
 /// What of a denied packet a listener gets: the headers.
-const LOG_SNAPSHOT_BYTES: u32 = 96;
+pub(crate) const LOG_SNAPSHOT_BYTES: u32 = 96;
 /// `NFTA_FIB_F_DADDR`, `NFT_FIB_RESULT_ADDRTYPE` of the kernel's nf_tables.h, and `RTN_LOCAL`.
 const FIB_DESTINATION: u32 = 2;
 const FIB_ADDRESS_TYPE: u32 = 3;
