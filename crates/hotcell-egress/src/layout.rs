@@ -91,12 +91,12 @@ pub fn base(table: ObjectName, scope: &Scope) -> Ruleset {
     if let Scope::Gateway { uplink } = scope {
         // Nothing is forwarded that no lease takes part in, whatever the chain's policy becomes.
         forward.push(rule([Statement::Verdict(Verdict::Drop)]));
-        let answers = [
-            Statement::InInterface(uplink.clone()),
+        // What answers us: by the uplink, and the agents of sandboxes that have no filter since they
+        // have no network.
+        input.push(rule([
             Statement::State(ANSWERS),
             Statement::Verdict(Verdict::Accept),
-        ];
-        input.push(rule(answers));
+        ]));
         // Without it the way out has no IPv6 neighbours.
         input.push(rule([
             Statement::InInterface(uplink.clone()),
