@@ -10,6 +10,7 @@ use std::{
 };
 
 use hotcell_types::limits::MAX_GATEWAY_REQUESTS;
+use hotcell_uplink::{self as uplink, HostSide, UplinkAddresses, detach};
 use nix::sched::{CloneFlags, setns, unshare};
 use rtnetlink::Handle;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
@@ -21,8 +22,6 @@ use tokio::{
 use super::{
     link::{self, Reach},
     slot::Slot,
-    sysctl,
-    uplink::{self, HostSide, UplinkAddresses},
 };
 use crate::birth::private_mounts;
 
@@ -123,7 +122,7 @@ impl Gateway {
             && !self.ask(|reply| Request::IsPeer(index, reply)).await?
         {
             // It leads to a gateway namespace that was lost.
-            link::detach(handle, host_end).await?;
+            detach(handle, host_end).await?;
             side = uplink::look(handle, host_end, seed).await?;
         }
         let (host, host_name) = (own_namespace()?, host_end.to_owned());
@@ -197,14 +196,14 @@ fn enter(path: &Path) -> io::Result<()> {
         unshare(CloneFlags::CLONE_NEWNET)?;
         mount_bind("/proc/thread-self/ns/net", path)?;
     }
-    match sysctl::close_gateway() {
+    match uplink::close_gateway() {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             // A hardened unit has /proc/sys read-only; in a mount namespace of our own it need
             // not be.
             unshare(CloneFlags::CLONE_NEWNS)?;
             private_mounts()?;
-            sysctl::make_writable()?;
-            sysctl::close_gateway()
+            uplink::make_writable()?;
+            uplink::close_gateway()
         }
         other => other,
     }
@@ -221,7 +220,7 @@ pub(crate) fn remove_host_end(name: &str) -> io::Result<()> {
         reactor()?.block_on(async {
             let (connection, handle, _) = rtnetlink::new_connection()?;
             tokio::spawn(connection);
-            link::detach(&handle, &name).await
+            detach(&handle, &name).await
         })
     };
     // A thread of its own: the caller may be in a reactor already.
@@ -287,7 +286,7 @@ async fn serve(mut inbox: mpsc::Receiver<Request>, namespace: OwnedFd, ready: Re
             Request::Detach { name, reply } => {
                 let handle = handle.clone();
                 tokio::spawn(async move {
-                    let _ = reply.send(link::detach(&handle, &name).await);
+                    let _ = reply.send(detach(&handle, &name).await);
                 });
             }
             Request::Names(reply) => {

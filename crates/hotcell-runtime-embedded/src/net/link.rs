@@ -8,15 +8,13 @@ use std::{
 
 use futures_util::TryStreamExt;
 use hotcell_runtime::NetworkMode;
+use hotcell_uplink::{detach, forward_from, nl};
 use rtnetlink::{
     Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::link::{InfoData, InfoVeth, LinkAttribute},
 };
 
-use super::{
-    slot::{PREFIX_BITS, Slot},
-    sysctl,
-};
+use super::slot::{PREFIX_BITS, Slot};
 
 /// What a sandbox calls its link.
 const INSIDE: &str = "eth0";
@@ -43,13 +41,6 @@ impl From<NetworkMode> for Reach {
             NetworkMode::None => Self::Nothing,
             NetworkMode::Filtered => Self::Filtered,
         }
-    }
-}
-
-pub(super) fn nl(error: rtnetlink::Error) -> io::Error {
-    match error {
-        rtnetlink::Error::NetlinkError(message) => message.to_io(),
-        other => io::Error::other(other),
     }
 }
 
@@ -80,20 +71,7 @@ pub(super) async fn attach(
         .map_err(nl)?;
     match reach {
         Reach::Nothing => Ok(()),
-        Reach::Filtered => sysctl::forward_from(name),
-    }
-}
-
-/// Removes a pair by its name here; one that is not there is fine.
-pub(super) async fn detach(handle: &Handle, name: &str) -> io::Result<()> {
-    let index = match index_of(handle, name).await {
-        Err(error) if is_missing(&error) => return Ok(()),
-        other => other?,
-    };
-    match handle.link().del(index).execute().await.map_err(nl) {
-        // The kernel was faster: the other end went with its namespace.
-        Err(error) if is_missing(&error) => Ok(()),
-        other => other,
+        Reach::Filtered => forward_from(name),
     }
 }
 
@@ -114,24 +92,6 @@ pub(super) async fn names(handle: &Handle) -> io::Result<Vec<String>> {
             _ => None,
         })
         .collect())
-}
-
-pub(super) async fn index_of(handle: &Handle, name: &str) -> io::Result<u32> {
-    let link = handle
-        .link()
-        .get()
-        .match_name(name.to_owned())
-        .execute()
-        .try_next()
-        .await
-        .map_err(nl)?;
-    link.map(|link| link.header.index)
-        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
-}
-
-pub(super) fn is_missing(error: &io::Error) -> bool {
-    const NO_SUCH_DEVICE: i32 = 19;
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_DEVICE)
 }
 
 /// Brings up loopback and the link, and gives it its address, in the sandbox whose namespace the

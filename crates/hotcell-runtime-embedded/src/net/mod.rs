@@ -13,11 +13,10 @@
 mod gateway;
 mod link;
 mod slot;
-mod sysctl;
-mod uplink;
 
 pub(crate) use gateway::{Gateway, close as close_gateway, remove_host_end};
 pub(crate) use link::{Reach, configure_inside, unlink_inside};
 pub(crate) use slot::{RANGE as SLOT_RANGE, Slot};
-pub(crate) use sysctl::{close_sandbox, make_writable};
-pub(crate) use uplink::{RANGE as UPLINK_RANGE, UPLINK, UplinkAddresses};
+pub(crate) use hotcell_uplink::{
+    RANGE as UPLINK_RANGE, UPLINK, UplinkAddresses, close_sandbox, make_writable,
+};

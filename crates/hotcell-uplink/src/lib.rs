@@ -1,4 +1,4 @@
-//! The gateway's one way out: a veth pair to the host's namespace.
+//! The one way out of a namespace of sandboxes, the gateway: a veth pair to the host's namespace.
 //!
 //! ```text
 //!  host namespace                             gateway namespace
@@ -17,6 +17,9 @@
 //! So before a filter is there, and after somebody flushed it, nothing is forwarded, not from one
 //! sandbox to another either. Forwarding itself is switched on link by link, for filtered sandboxes
 //! only: one without a network stays as closed as if there were no uplink.
+
+mod netlink;
+mod sysctl;
 
 use std::{
     collections::BTreeSet,
@@ -37,15 +40,14 @@ use rtnetlink::{
     },
 };
 
-use super::{
-    link::{detach, index_of, is_missing, nl},
-    sysctl,
-};
+
+pub use netlink::{detach, index_of, is_missing, nl};
+pub use sysctl::{close_gateway, close_sandbox, forward_from, make_writable};
 
 /// What the gateway calls its end.
-pub(crate) const UPLINK: &str = "uplink";
+pub const UPLINK: &str = "uplink";
 /// Addresses of uplinks: the second half of the range that begins with those of sandboxes.
-pub(crate) const RANGE: (Ipv4Addr, u8) = (Ipv4Addr::new(100, 65, 0, 0), 16);
+pub const RANGE: (Ipv4Addr, u8) = (Ipv4Addr::new(100, 65, 0, 0), 16);
 const PREFIX_BITS: u8 = 30;
 /// How many /30 there are in the range.
 const NUMBERS: u32 = 1 << (PREFIX_BITS - RANGE.1);
@@ -59,9 +61,11 @@ const LOOPBACK_NAME: &str = "lo";
 
 /// An uplink that stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UplinkAddresses {
-    pub(crate) host: Ipv4Addr,
-    pub(crate) gateway: Ipv4Addr,
+pub struct UplinkAddresses {
+    /// Of the host's end.
+    pub host: Ipv4Addr,
+    /// Of the gateway's.
+    pub gateway: Ipv4Addr,
 }
 
 impl UplinkAddresses {
@@ -83,15 +87,23 @@ impl UplinkAddresses {
 
 /// What is known of the host's side before the gateway's is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum HostSide {
+pub enum HostSide {
     /// The pair is there.
-    Present { index: u32, addresses: UplinkAddresses },
+    Present {
+        /// The number of its end there.
+        index: u32,
+        /// Its addresses.
+        addresses: UplinkAddresses,
+    },
     /// It is not; these addresses are free.
     Absent(UplinkAddresses),
 }
 
 /// Looks at the host's side. `host_end` is its name, `seed` says which addresses to try first.
-pub(super) async fn look(handle: &Handle, host_end: &str, seed: u32) -> io::Result<HostSide> {
+///
+/// # Errors
+/// When the kernel refuses.
+pub async fn look(handle: &Handle, host_end: &str, seed: u32) -> io::Result<HostSide> {
     let index = match index_of(handle, host_end).await {
         Ok(index) => Some(index),
         Err(error) if is_missing(&error) => None,
@@ -148,7 +160,10 @@ fn overlap(uplink: Ipv4Addr, other: Ipv4Addr, other_bits: u8) -> bool {
 }
 
 /// Makes the routes, and the pair when the host's side is not there. In the gateway.
-pub(super) async fn make(
+///
+/// # Errors
+/// When the kernel refuses.
+pub async fn make(
     handle: &Handle,
     host_end: &str,
     host: impl AsFd,
@@ -184,7 +199,10 @@ pub(super) async fn make(
 }
 
 /// The way out. In the gateway, when both ends are up: a route by a link that is down is refused.
-pub(super) async fn route(handle: &Handle, addresses: UplinkAddresses) -> io::Result<()> {
+///
+/// # Errors
+/// When the kernel refuses.
+pub async fn route(handle: &Handle, addresses: UplinkAddresses) -> io::Result<()> {
     let out = RouteMessageBuilder::<Ipv4Addr>::new()
         .gateway(addresses.host)
         .table_id(WAY_OUT)
@@ -206,7 +224,10 @@ async fn make_rules(handle: &Handle) -> io::Result<()> {
 }
 
 /// The host's side of a pair: its address, and up.
-pub(super) async fn finish_host(
+///
+/// # Errors
+/// When the kernel refuses.
+pub async fn finish_host(
     handle: &Handle,
     host_end: &str,
     addresses: UplinkAddresses,
@@ -229,7 +250,10 @@ pub(super) async fn finish_host(
 }
 
 /// Whether the gateway's end belongs to the pair whose host's end has this number there.
-pub(super) async fn is_peer(handle: &Handle, host_index: u32) -> io::Result<bool> {
+///
+/// # Errors
+/// When the kernel refuses.
+pub async fn is_peer(handle: &Handle, host_index: u32) -> io::Result<bool> {
     let link = handle
         .link()
         .get()
