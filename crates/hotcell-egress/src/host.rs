@@ -13,10 +13,7 @@
 use std::{io, net::IpAddr, os::fd::OwnedFd, sync::Arc};
 
 use async_trait::async_trait;
-use tokio::{
-    net::{TcpListener, UdpSocket},
-    sync::mpsc,
-};
+use tokio::net::{TcpListener, UdpSocket};
 
 use crate::{denied::DeniedPacket, dns::Connections, firewall::Firewall, ruleset::LogGroup};
 
@@ -62,6 +59,13 @@ pub trait Changes: Send {
     async fn changed(&mut self) -> Option<Change>;
 }
 
+/// Packets that were dropped, as they come.
+#[async_trait]
+pub trait Denied: Send {
+    /// The next one; `None` when there will be no more, since the reader has ended.
+    async fn next(&mut self) -> Option<DeniedPacket>;
+}
+
 /// The packet filter of one namespace, with what belongs to it.
 #[async_trait]
 pub trait Space: Send + Sync {
@@ -74,12 +78,12 @@ pub trait Space: Send + Sync {
     /// Who knows what the sandbox with these addresses is connected to.
     fn connections(&self, sandbox: &[IpAddr]) -> Arc<dyn Connections>;
 
-    /// Starts to read the packets that are told to this group. `None` when this host cannot tell of
-    /// any; then no rule should tell.
-    async fn denied(
-        &self,
-        group: LogGroup,
-    ) -> Result<Option<mpsc::Receiver<DeniedPacket>>, HostError>;
+    /// Forgets every connection from or to the sandbox with these addresses, so that one that gets
+    /// the same addresses later does not go on with them.
+    async fn forget(&self, sandbox: &[IpAddr]) -> Result<(), HostError>;
+
+    /// Starts to read the packets that are told to this group.
+    async fn denied(&self, group: LogGroup) -> Result<Box<dyn Denied>, HostError>;
 }
 
 /// The host.
@@ -98,15 +102,4 @@ pub trait Host: Send + Sync + 'static {
 
     /// Every address of the host: what no sandbox may reach.
     async fn addresses(&self) -> Result<Vec<IpAddr>, HostError>;
-}
-
-/// What a host without a way to look says: nothing is known to be connected, so the addresses that
-/// were not asked for longest go first.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoConnections;
-
-impl Connections for NoConnections {
-    fn addresses(&self) -> std::collections::HashSet<IpAddr> {
-        std::collections::HashSet::new()
-    }
 }

@@ -25,3 +25,4 @@ pub mod layout;
 pub mod learned;
 pub mod report;
 pub mod ruleset;
+pub mod way_out;

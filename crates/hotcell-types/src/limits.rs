@@ -389,3 +389,12 @@ pub const MAX_NAMED_DIFFERENCES: usize = 16;
 
 /// How long a profile that stops waits for its runtime to clear a probe away, in milliseconds.
 pub const PROFILE_SETTLE_TIMEOUT_MS: u64 = 8_000;
+
+/// Questions about connections that may wait for their thread.
+pub const MAX_CONNTRACK_REQUESTS: usize = 256;
+/// Denied packets that may wait to be told; more are counted.
+pub const MAX_DENIED_PACKETS: usize = 1_024;
+/// What may wait in the socket that a sandbox's questions come to.
+pub const DNS_SOCKET_BUFFER_BYTES: usize = 256 * KIB as usize;
+/// Connections for questions that may wait to be accepted.
+pub const MAX_DNS_TCP_BACKLOG: i32 = 128;

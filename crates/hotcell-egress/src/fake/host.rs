@@ -18,7 +18,7 @@ use crate::{
     denied::DeniedPacket,
     dns::Connections,
     firewall::Firewall,
-    host::{Change, Changes, Host, HostError, Namespace, Space},
+    host::{Change, Changes, Denied, Host, HostError, Namespace, Space},
     ruleset::LogGroup,
 };
 
@@ -32,6 +32,7 @@ struct Shared {
     broken: Mutex<Option<&'static str>>,
     changes: broadcast::Sender<Change>,
     denied: Mutex<Vec<mpsc::Sender<DeniedPacket>>>,
+    forgotten: Mutex<Vec<IpAddr>>,
 }
 
 /// The host. Clones share it.
@@ -47,6 +48,7 @@ impl Default for FakeHost {
             broken: Mutex::default(),
             changes: broadcast::Sender::new(WAITING),
             denied: Mutex::default(),
+            forgotten: Mutex::default(),
         }))
     }
 }
@@ -68,6 +70,12 @@ impl FakeHost {
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         lock(&self.0.resolvers).keys().copied().collect()
+    }
+
+    /// The sandboxes whose connections were forgotten, in order.
+    #[must_use]
+    pub fn forgotten(&self) -> Vec<IpAddr> {
+        lock(&self.0.forgotten).clone()
     }
 
     /// From now on the host gives nothing, for this reason; `None` mends it.
@@ -108,6 +116,15 @@ impl Changes for FakeChanges {
     }
 }
 
+struct FakeDenied(mpsc::Receiver<DeniedPacket>);
+
+#[async_trait]
+impl Denied for FakeDenied {
+    async fn next(&mut self) -> Option<DeniedPacket> {
+        self.0.recv().await
+    }
+}
+
 struct Nothing;
 
 impl Connections for Nothing {
@@ -131,13 +148,15 @@ impl Space for FakeHost {
         Arc::new(Nothing)
     }
 
-    async fn denied(
-        &self,
-        _group: LogGroup,
-    ) -> Result<Option<mpsc::Receiver<DeniedPacket>>, HostError> {
+    async fn forget(&self, sandbox: &[IpAddr]) -> Result<(), HostError> {
+        lock(&self.0.forgotten).extend(sandbox);
+        Ok(())
+    }
+
+    async fn denied(&self, _group: LogGroup) -> Result<Box<dyn Denied>, HostError> {
         let (tell, told) = mpsc::channel(WAITING);
         lock(&self.0.denied).push(tell);
-        Ok(Some(told))
+        Ok(Box::new(FakeDenied(told)))
     }
 }
 

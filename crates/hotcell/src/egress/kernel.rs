@@ -1,12 +1,6 @@
 //! The host as it is: the kernel's packet filter, sockets in namespaces, addresses over netlink.
 
-use std::{
-    collections::HashSet,
-    io,
-    net::{IpAddr, SocketAddr},
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-};
+use std::{collections::HashSet, io, net::IpAddr, os::fd::OwnedFd, sync::Arc};
 
 use async_trait::async_trait;
 use futures_util::TryStreamExt;
@@ -14,27 +8,12 @@ use hotcell_egress::{
     denied::DeniedPacket,
     dns::Connections,
     firewall::Firewall,
-    host::{Change, Changes, Host, HostError, Namespace, NoConnections, Space},
+    host::{Change, Changes, Denied, Host, HostError, Namespace, Space},
     ruleset::LogGroup,
 };
-use hotcell_nft::{NftFirewall, Watcher};
+use hotcell_nft::{Conntrack, DeniedPackets, NftFirewall, OpenError, Watcher, dns_sockets};
 use rtnetlink::packet_route::address::AddressAttribute;
-use rustix::{
-    net::{
-        AddressFamily, SocketFlags, SocketType, bind, listen, socket_with,
-        sockopt::{set_ip_freebind, set_ipv6_freebind, set_ipv6_v6only, set_socket_reuseaddr},
-    },
-    thread::{LinkNameSpaceType, move_into_link_name_space},
-};
-use tokio::{
-    net::{TcpListener, UdpSocket},
-    sync::mpsc,
-};
-
-/// The port of DNS.
-const DNS_PORT: u16 = 53;
-/// Connections for questions that may wait to be taken on.
-const TCP_BACKLOG: i32 = 128;
+use tokio::net::{TcpListener, UdpSocket};
 
 /// The host that the daemon runs on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,6 +22,22 @@ pub struct KernelHost;
 struct KernelSpace {
     namespace: Namespace,
     firewall: NftFirewall,
+    conntrack: Conntrack,
+}
+
+struct Dropped(DeniedPackets);
+
+#[async_trait]
+impl Denied for Dropped {
+    async fn next(&mut self) -> Option<DeniedPacket> {
+        let packet = self.0.next().await?;
+        Some(DeniedPacket {
+            short: packet.lease,
+            protocol: packet.protocol,
+            destination: packet.destination,
+            port: packet.port,
+        })
+    }
 }
 
 struct Watching(Watcher);
@@ -93,15 +88,26 @@ impl Space for KernelSpace {
         .await
     }
 
-    fn connections(&self, _sandbox: &[IpAddr]) -> Arc<dyn Connections> {
-        Arc::new(NoConnections)
+    fn connections(&self, sandbox: &[IpAddr]) -> Arc<dyn Connections> {
+        Arc::new(self.conntrack.of_sandbox(sandbox.iter().copied()))
     }
 
-    async fn denied(
-        &self,
-        _group: LogGroup,
-    ) -> Result<Option<mpsc::Receiver<DeniedPacket>>, HostError> {
-        Ok(None)
+    async fn forget(&self, sandbox: &[IpAddr]) -> Result<(), HostError> {
+        for address in sandbox {
+            let forgotten = self.conntrack.forget(*address).await;
+            forgotten.map_err(|error| HostError::new("forget old connections", error))?;
+        }
+        Ok(())
+    }
+
+    async fn denied(&self, group: LogGroup) -> Result<Box<dyn Denied>, HostError> {
+        const DOING: &str = "read dropped packets";
+        beside(DOING, self.namespace.clone(), move |namespace| {
+            let denied = DeniedPackets::start(namespace, group.group);
+            let denied = denied.map_err(|error| HostError::new(DOING, error))?;
+            Ok(Box::new(Dropped(denied)) as Box<dyn Denied>)
+        })
+        .await
     }
 }
 
@@ -111,11 +117,13 @@ impl Host for KernelHost {
         const DOING: &str = "open the packet filter";
         let kept = namespace.clone();
         beside(DOING, namespace, move |namespace| {
-            let firewall = NftFirewall::open(namespace);
-            let firewall = firewall.map_err(|error| HostError::new(DOING, error))?;
+            let failed = |error| HostError::new(DOING, error);
+            let again = namespace.as_ref().map(OwnedFd::try_clone).transpose();
+            let again = again.map_err(|error| HostError::new(DOING, error))?;
             Ok(Arc::new(KernelSpace {
                 namespace: kept,
-                firewall,
+                firewall: NftFirewall::open(namespace).map_err(failed)?,
+                conntrack: Conntrack::open(again).map_err(failed)?,
             }) as Arc<dyn Space>)
         })
         .await
@@ -126,17 +134,19 @@ impl Host for KernelHost {
         namespace: Namespace,
         gateway: IpAddr,
     ) -> io::Result<(UdpSocket, TcpListener)> {
-        let (udp, tcp) = in_namespace(namespace, move || {
-            let address = SocketAddr::new(gateway, DNS_PORT);
-            Ok((
-                bound(address, SocketType::DGRAM)?,
-                bound(address, SocketType::STREAM)?,
-            ))
-        })
-        .await?;
+        let work = move || {
+            let namespace = namespace.map(|namespace| namespace.try_clone()).transpose()?;
+            dns_sockets(namespace, gateway).map_err(|error| match error {
+                // Whether somebody has the port is told by its kind.
+                OpenError::Socket(error) => error,
+                other => io::Error::other(other),
+            })
+        };
+        let made = tokio::task::spawn_blocking(work).await;
+        let sockets = made.map_err(io::Error::other)??;
         Ok((
-            UdpSocket::from_std(udp.into())?,
-            TcpListener::from_std(tcp.into())?,
+            UdpSocket::from_std(sockets.udp)?,
+            TcpListener::from_std(sockets.tcp)?,
         ))
     }
 
@@ -145,54 +155,6 @@ impl Host for KernelHost {
             .await
             .map_err(|error| HostError::new("list the host's addresses", error))
     }
-}
-
-/// Runs `work` on a thread of its own that is in the namespace: a socket stays where it was born.
-async fn in_namespace<T: Send + 'static>(
-    namespace: Namespace,
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let (tell, told) = tokio::sync::oneshot::channel();
-    std::thread::Builder::new()
-        .name("resolver-sockets".into())
-        .spawn(move || {
-            let entered = match &namespace {
-                Some(namespace) => {
-                    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-                }
-                None => Ok(()),
-            };
-            // Whoever asked may have given up.
-            let _ = tell.send(entered.map_err(io::Error::from).and_then(|()| work()));
-        })?;
-    told.await
-        .unwrap_or_else(|_| Err(io::Error::other("the thread that opens sockets failed")))
-}
-
-fn bound(address: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, kind, flags, None)?;
-    // The link may come after this, and its address with it.
-    match address {
-        SocketAddr::V4(_) => set_ip_freebind(&socket, true)?,
-        SocketAddr::V6(_) => {
-            set_ipv6_v6only(&socket, true)?;
-            set_ipv6_freebind(&socket, true)?;
-        }
-    }
-    if kind == SocketType::STREAM {
-        // Of a predecessor's connections only: two listeners are still refused.
-        set_socket_reuseaddr(&socket, true)?;
-    }
-    bind(&socket, &address)?;
-    if kind == SocketType::STREAM {
-        listen(&socket, TCP_BACKLOG)?;
-    }
-    Ok(socket)
 }
 
 async fn list_addresses() -> io::Result<Vec<IpAddr>> {
@@ -227,17 +189,5 @@ mod tests {
     async fn the_host_knows_its_addresses() {
         let addresses = KernelHost.addresses().await.unwrap();
         assert!(addresses.contains(&[127, 0, 0, 1].into()), "{addresses:?}");
-    }
-
-    #[tokio::test]
-    async fn sockets_may_be_there_before_their_address() {
-        let udp = bound("192.0.2.77:0".parse().unwrap(), SocketType::DGRAM).unwrap();
-        let tcp = bound("192.0.2.77:0".parse().unwrap(), SocketType::STREAM).unwrap();
-        let udp = UdpSocket::from_std(udp.into()).unwrap();
-        let tcp = TcpListener::from_std(tcp.into()).unwrap();
-        assert_eq!(
-            udp.local_addr().unwrap().ip(),
-            tcp.local_addr().unwrap().ip()
-        );
     }
 }

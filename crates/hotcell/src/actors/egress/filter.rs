@@ -259,6 +259,15 @@ async fn install(context: &Arc<Context>, whose: &Whose) -> Result<Resolver, Runt
     let space = egress.space(context, &runtime, &place).await?;
     let admitted = space.admit(&whose.lease, prepared.rules).await;
     let admitted = admitted.map_err(|error| unenforceable(chain(&error)))?;
+    if !admitted.adopted {
+        // Connections of a sandbox that had these addresses before, or that other rules let through.
+        let forgotten = space.edge().forget(&prepared.sandbox).await;
+        forgotten.map_err(|error| unenforceable(chain(&error)))?;
+    }
+    // After the lease's own rules: one that nobody needs is closed, and this one is needed now.
+    if let Some(way_out) = Place::way_out_of(&site)? {
+        egress.space(context, &runtime, &way_out).await?;
+    }
     let dns = DnsFilter::new(DnsParts {
         filter: prepared.model,
         firewall: space.firewall(),

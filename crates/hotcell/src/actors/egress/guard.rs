@@ -85,7 +85,7 @@ impl Actor for GuardActor {
             Ok(Some(mut denied)) => {
                 let space = Arc::clone(&args.space);
                 tasks.spawn(async move {
-                    while let Some(packet) = denied.recv().await {
+                    while let Some(packet) = denied.next().await {
                         space.tell_denied(&packet);
                     }
                 });

@@ -31,7 +31,7 @@ use hotcell_core::{
     model::{LeaseRecord, LeaseState},
     network::LeaseFilterRecord,
 };
-use hotcell_egress::{dns::upstream::Upstream, host::Host, ruleset::ObjectName};
+use hotcell_egress::{dns::upstream::Upstream, firewall::FirewallError, host::Host};
 use hotcell_policy::{FilterMode, Prefix, Surroundings};
 use hotcell_runtime::{NetworkMode, Runtime, RuntimeError};
 use hotcell_store::StoreError;
@@ -62,7 +62,7 @@ pub(crate) struct Egress {
     host: Arc<dyn Host>,
     upstream: Result<Arc<dyn Upstream>, String>,
     appliance: Vec<Prefix>,
-    table: ObjectName,
+    installation: InstallationId,
     filters: StdMutex<HashMap<LeaseId, Arc<Filter>>>,
     spaces: Mutex<Vec<Arc<Space>>>,
 }
@@ -89,7 +89,7 @@ impl Egress {
             host: parts.host,
             upstream: parts.upstream,
             appliance: parts.appliance,
-            table: table_of(installation),
+            installation: installation.clone(),
             filters: StdMutex::default(),
             spaces: Mutex::default(),
         }
@@ -252,7 +252,7 @@ impl Egress {
             for space in self.spaces.lock().await.iter() {
                 space.remove(lease).await?;
             }
-            Ok::<_, hotcell_egress::firewall::FirewallError>(())
+            Ok::<_, FirewallError>(())
         };
         let limit = Duration::from_millis(limits::FILTER_REMOVE_TIMEOUT_MS);
         let failed = |reason: String| RuntimeError::Failed {
@@ -271,8 +271,33 @@ impl Egress {
         }
         if lock(&self.filters).remove(lease).is_some() {
             self.journal.ended(lease);
+            let context = Arc::clone(context);
+            // Not given up halfway, as in `space`.
+            let closing = tokio::spawn(async move {
+                context.egress.close_ways_out(&context).await;
+            });
+            let _ = closing.await;
         }
         Ok(())
+    }
+
+    /// When there is no filter any more, nothing of ours stays in the host's own packet filter.
+    async fn close_ways_out(&self, context: &Arc<Context>) {
+        let mut spaces = self.spaces.lock().await;
+        for space in spaces.iter().filter(|space| space.has_filters()) {
+            if !space.is_empty().await {
+                return;
+            }
+        }
+        let (open, closing): (Vec<_>, Vec<_>) =
+            spaces.drain(..).partition(|space| space.has_filters());
+        *spaces = open;
+        for space in closing {
+            context.crew.stop_guard(space.number()).await;
+            if let Err(error) = space.close().await {
+                tracing::warn!(error = chain(&error), "a table of the packet filter stays");
+            }
+        }
     }
 
     /// Takes over the filters of every lease that should have a sandbox. What cannot be taken over
@@ -317,10 +342,13 @@ impl Egress {
         if let Some(space) = spaces.iter().find(|space| space.is_at(place)) {
             return Ok(Arc::clone(space));
         }
-        let members = prepare::members_of(context, runtime, place).await?;
+        let members = match place.has_filters() {
+            true => prepare::members_of(context, runtime, place).await?,
+            false => Vec::new(),
+        };
         let opened = Space::open(
             &*self.host,
-            self.table.clone(),
+            &self.installation,
             place,
             members,
             Arc::clone(&self.journal),
@@ -332,7 +360,7 @@ impl Egress {
         // Nothing lives in a namespace that a runtime has left.
         let mut left = Vec::new();
         for old in spaces.iter() {
-            if old.is_empty().await {
+            if old.is_replaced_by(place).await {
                 left.push(old.number());
             }
         }
@@ -378,13 +406,6 @@ impl Egress {
     pub(crate) fn filter_for_tests(&self, lease: &LeaseId) -> Option<Arc<Filter>> {
         lock(&self.filters).get(lease).cloned()
     }
-}
-
-/// Installations of one host have tables of their own.
-fn table_of(installation: &InstallationId) -> ObjectName {
-    let text = format!("hotcell_{installation}");
-    text.parse()
-        .expect("an id has letters, digits and _, and is far below the longest name")
 }
 
 /// An error and all its sources, on one line.

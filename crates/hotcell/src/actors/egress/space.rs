@@ -12,7 +12,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     error::Error,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     os::fd::OwnedFd,
     sync::{
         Arc, Mutex as StdMutex,
@@ -27,10 +27,11 @@ use hotcell_egress::{
     host::{self, Host, HostError},
     layout::{self, LeaseRules, Scope},
     report::{Difference, TableReport},
-    ruleset::{ObjectName, Ruleset, SetKind},
+    ruleset::{InterfaceName, ObjectName, Ruleset, SetKind},
+    way_out,
 };
 use hotcell_runtime::{FilterSite, RuntimeError};
-use hotcell_types::LeaseId;
+use hotcell_types::{InstallationId, LeaseId};
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{prepare::DENIED_GROUP, unenforceable};
@@ -47,7 +48,19 @@ pub(super) struct Place {
     /// Device and inode of the namespace's file; none for the daemon's own.
     identity: Option<(u64, u64)>,
     namespace: Option<Arc<OwnedFd>>,
-    scope: Scope,
+    kind: Kind,
+}
+
+/// What a table is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    /// The filters of sandboxes.
+    Filters(Scope),
+    /// What comes out of a namespace of sandboxes, on its way through the host's.
+    WayOut {
+        interface: InterfaceName,
+        gateway: Ipv4Addr,
+    },
 }
 
 fn identity(site: &FilterSite) -> Result<Option<(u64, u64)>, RuntimeError> {
@@ -73,18 +86,57 @@ impl Place {
         Ok(Self {
             identity: identity(site)?,
             namespace: site.namespace.clone(),
-            scope,
+            kind: Kind::Filters(scope),
         })
+    }
+
+    /// Where what comes out of this site's namespace goes on, if it does.
+    pub(super) fn way_out_of(site: &FilterSite) -> Result<Option<Self>, RuntimeError> {
+        let Some(way_out) = &site.way_out else {
+            return Ok(None);
+        };
+        let interface = way_out.interface.parse().map_err(|_| {
+            let name = &way_out.interface;
+            unenforceable(format!("the way out has a name that cannot be: {name}"))
+        })?;
+        Ok(Some(Self {
+            identity: None,
+            namespace: None,
+            kind: Kind::WayOut {
+                interface,
+                gateway: way_out.gateway,
+            },
+        }))
+    }
+
+    /// The table with nothing about any lease.
+    fn base(&self, installation: &InstallationId) -> Ruleset {
+        let table = |what: &str| -> ObjectName {
+            format!("{what}_{installation}")
+                .parse()
+                .expect("an id has letters, digits and _, and is far below the longest name")
+        };
+        match &self.kind {
+            Kind::Filters(scope) => layout::base(table("hotcell"), scope),
+            Kind::WayOut { interface, gateway } => {
+                way_out::ruleset(table("hotcell_out"), interface, *gateway)
+            }
+        }
+    }
+
+    /// Whether filters of leases belong here.
+    pub(super) fn has_filters(&self) -> bool {
+        matches!(self.kind, Kind::Filters(_))
     }
 
     /// Whether the filter of this site belongs here.
     pub(super) fn is_of(&self, site: &FilterSite) -> Result<bool, RuntimeError> {
-        Ok(identity(site)? == self.identity)
+        Ok(self.has_filters() && identity(site)? == self.identity)
     }
 
     /// Whether others have packets here too.
     pub(super) fn is_shared(&self) -> bool {
-        self.scope == Scope::Host
+        self.kind == Kind::Filters(Scope::Host)
     }
 }
 
@@ -149,7 +201,7 @@ impl Space {
     /// Opens it, and makes its table what `members` need unless it is that already.
     pub(super) async fn open(
         host: &dyn Host,
-        table: ObjectName,
+        installation: &InstallationId,
         place: &Place,
         members: Vec<(LeaseId, LeaseRules)>,
         journal: Arc<Journal>,
@@ -157,7 +209,7 @@ impl Space {
         let edge = host.space(place.namespace.clone()).await?;
         let space = Self {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
-            base: layout::base(table, &place.scope),
+            base: place.base(installation),
             place: place.clone(),
             firewall: edge.firewall(),
             edge,
@@ -204,7 +256,22 @@ impl Space {
     }
 
     pub(super) fn is_at(&self, place: &Place) -> bool {
-        self.place.identity == place.identity && self.place.scope == place.scope
+        self.place.identity == place.identity && self.place.kind == place.kind
+    }
+
+    pub(super) fn has_filters(&self) -> bool {
+        self.place.has_filters()
+    }
+
+    /// Whether this space has no use beside a new one at `place`: nothing lives in it, and it is for the
+    /// same.
+    pub(super) async fn is_replaced_by(&self, place: &Place) -> bool {
+        self.has_filters() == place.has_filters() && self.is_empty().await
+    }
+
+    /// Removes the table.
+    pub(super) async fn close(&self) -> Result<(), FirewallError> {
+        self.firewall.remove(self.table()).await
     }
 
     pub(super) async fn is_empty(&self) -> bool {
@@ -223,11 +290,12 @@ impl Space {
         &*self.edge
     }
 
-    /// Starts to read dropped packets, where the host can tell of any.
-    pub(super) async fn denied(
-        &self,
-    ) -> Result<Option<tokio::sync::mpsc::Receiver<DeniedPacket>>, HostError> {
-        self.edge.denied(DENIED_GROUP).await
+    /// Starts to read dropped packets, where filters tell of them.
+    pub(super) async fn denied(&self) -> Result<Option<Box<dyn host::Denied>>, HostError> {
+        if !self.has_filters() {
+            return Ok(None);
+        }
+        self.edge.denied(DENIED_GROUP).await.map(Some)
     }
 
     /// The whole table.
