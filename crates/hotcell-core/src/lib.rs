@@ -7,3 +7,4 @@
 pub mod gate;
 pub mod lease;
 pub mod model;
+pub mod network;

@@ -1,6 +1,7 @@
 //! How the filter is laid out: one table, a few base chains, a handful of objects for each lease.
 //!
 //! ```text
+//! mark    ── in a namespace of sandboxes only: every packet gets the mark that its routes ask for
 //! forward ─┬ where it came in: lease_forward ─► lease's chain   <L>_forward
 //!          └ where it goes to: lease_reply   ─► replies         established or related, else dropped
 //! input   ── where it came in: lease_input   ─► lease's chain   <L>_input
@@ -30,6 +31,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hotcell_policy::{Action, AddressPlan, KernelRanges};
+use hotcell_types::net::WAY_OUT_MARK;
 
 use crate::ruleset::{
     Base, Chain, Element, Family, Hook, InterfaceName, Key, LogGroup, ObjectName, Rule, Ruleset,
@@ -47,14 +49,27 @@ const DNS_PORTS: &str = "dns_ports";
 const REPLIES: &str = "replies";
 
 /// Before Docker's, Podman's and the distribution's filter chains, which sit at 0.
-const FILTER_PRIORITY: i32 = -10;
+pub(crate) const FILTER_PRIORITY: i32 = -10;
+/// Before a packet's way is chosen and before destination address translation (-100), but when its
+/// connection is known (-200).
+pub(crate) const BEFORE_ROUTING_PRIORITY: i32 = -150;
 /// Where source address translation belongs.
-const SOURCE_NAT_PRIORITY: i32 = 100;
+pub(crate) const SOURCE_NAT_PRIORITY: i32 = 100;
 const DNS_PORT: u16 = 53;
 /// DNS, DNS over TLS and QUIC, mDNS, LLMNR, NetBIOS names.
 const OTHER_DNS_PORTS: [u16; 5] = [DNS_PORT, 853, 5353, 5355, 137];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+
+/// Whether a packet of this protocol is let through at all.
+pub(crate) const fn carries_ports(protocol: u8) -> bool {
+    matches!(protocol, TCP | UDP)
+}
+
+/// Whether this port belongs to DNS or one of its relatives.
+pub(crate) fn is_dns_port(port: u16) -> bool {
+    OTHER_DNS_PORTS.contains(&port)
+}
 
 /// Whose namespace the table is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,18 +101,28 @@ pub fn base(table: ObjectName, scope: &Scope) -> Ruleset {
     if let Scope::Gateway { uplink } = scope {
         // Nothing is forwarded that no lease takes part in, whatever the chain's policy becomes.
         forward.push(rule([Statement::Verdict(Verdict::Drop)]));
-        let answers = [
-            Statement::InInterface(uplink.clone()),
+        // What answers us: by the uplink, and the agents of sandboxes that have no filter since they
+        // have no network.
+        input.push(rule([
             Statement::State(ANSWERS),
             Statement::Verdict(Verdict::Accept),
-        ];
-        input.push(rule(answers));
+        ]));
         // Without it the way out has no IPv6 neighbours.
         input.push(rule([
             Statement::InInterface(uplink.clone()),
             Statement::NeighbourDiscovery,
             Statement::Verdict(Verdict::Accept),
         ]));
+        // The runtime routes marked packets only: without this table nothing goes anywhere.
+        chains.push(Chain {
+            name: ObjectName::fixed("mark"),
+            base: Some(Base {
+                hook: Hook::Prerouting,
+                priority: BEFORE_ROUTING_PRIORITY,
+                accepts: true,
+            }),
+            rules: vec![rule([Statement::SetMark(WAY_OUT_MARK)])],
+        });
         chains.push(Chain {
             name: ObjectName::fixed("masquerade"),
             base: Some(Base {
@@ -170,13 +195,13 @@ pub fn base(table: ObjectName, scope: &Scope) -> Ruleset {
     }
 }
 
-const ANSWERS: States = States {
+pub(crate) const ANSWERS: States = States {
     invalid: false,
     established: true,
     related: true,
 };
 
-fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
+pub(crate) fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
     Rule(statements.to_vec())
 }
 
@@ -206,6 +231,18 @@ pub struct LeaseFilter<'a> {
     pub blocked: &'a [IpAddr],
     /// Where denials are told, if they are.
     pub log: Option<LogGroup>,
+}
+
+/// What the log says of a lease's packets: `l_` and its short id.
+#[must_use]
+pub fn log_label(short: &str) -> ObjectName {
+    object(short, "denied", None)
+}
+
+/// The short id in a label.
+#[must_use]
+pub fn short_of_label(label: &str) -> Option<&str> {
+    label.strip_prefix("l_")?.strip_suffix("_denied")
 }
 
 /// The objects of one lease.
@@ -310,7 +347,7 @@ impl LeaseFilter<'_> {
         let mut rules = Vec::new();
         if let Some(log) = self.log {
             let mut told = matches.clone();
-            told.push(Statement::Log(log));
+            told.push(Statement::Log(log, log_label(self.short)));
             rules.push(Rule(told));
         }
         let mut dropped = matches;

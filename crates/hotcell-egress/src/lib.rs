@@ -14,10 +14,15 @@
 //! ```
 
 pub mod blocklist;
+pub mod denied;
 pub mod dns;
+#[cfg(feature = "fake")]
+pub mod fake;
 pub mod filter;
 pub mod firewall;
+pub mod host;
 pub mod layout;
 pub mod learned;
 pub mod report;
 pub mod ruleset;
+pub mod way_out;

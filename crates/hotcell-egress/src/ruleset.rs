@@ -188,6 +188,8 @@ pub enum Hook {
     Input,
     /// Packets through this namespace.
     Forward,
+    /// Packets that came in, before their way is chosen.
+    Prerouting,
     /// Packets that leave, for address translation.
     PostroutingNat,
 }
@@ -229,8 +231,12 @@ pub enum Statement {
     Family(Family),
     /// It is of the address's family, and from another address.
     SourceIsNot(IpAddr),
+    /// It is from this address.
+    Source(IpAddr),
     /// It is for this address.
     Destination(IpAddr),
+    /// It is for an address of this namespace's own, whichever these are at the time.
+    DestinationIsLocal,
     /// It is of this family and for an address in this set.
     DestinationIn(Family, ObjectName),
     /// Its connection is in one of these states.
@@ -247,8 +253,11 @@ pub enum Statement {
     NeighbourDiscovery,
     /// It has an IPv4 option that chooses its way (loose or strict source route).
     SourceRouted(SourceRoute),
-    /// Listeners on this netfilter log group get a copy of its head, at a bounded rate.
-    Log(LogGroup),
+    /// Listeners on this netfilter log group get a copy of its head, at a bounded rate, with this
+    /// label.
+    Log(LogGroup, ObjectName),
+    /// It carries this mark from now on.
+    SetMark(u32),
     /// Its source becomes the address of the interface it leaves by.
     Masquerade,
     /// What happens to it.

@@ -47,6 +47,7 @@ pub(crate) const fn hook_number(hook: Hook) -> u32 {
     match hook {
         Hook::Input => libc::NF_INET_LOCAL_IN as u32,
         Hook::Forward => libc::NF_INET_FORWARD as u32,
+        Hook::Prerouting => libc::NF_INET_PRE_ROUTING as u32,
         Hook::PostroutingNat => libc::NF_INET_POST_ROUTING as u32,
     }
 }
@@ -93,7 +94,7 @@ impl Batch {
         if let Some(base) = chain.base {
             let kind = match base.hook {
                 Hook::PostroutingNat => c"nat",
-                Hook::Input | Hook::Forward => c"filter",
+                Hook::Input | Hook::Forward | Hook::Prerouting => c"filter",
             };
             let policy = if base.accepts {
                 libc::NF_ACCEPT
@@ -421,7 +422,7 @@ pub(crate) fn interface_bytes(name: &str) -> [u8; INTERFACE_BYTES] {
 
 /// The base of a chain from the kernel's numbers, when it is one that hotcell makes.
 pub(crate) fn base_of(hook: u32, nat: bool, priority: i32, policy: u32) -> Option<Base> {
-    let hook = [Hook::Input, Hook::Forward, Hook::PostroutingNat]
+    let hook = [Hook::Input, Hook::Forward, Hook::Prerouting, Hook::PostroutingNat]
         .into_iter()
         .find(|known| hook_number(*known) == hook && nat == (*known == Hook::PostroutingNat))?;
     Some(Base {

@@ -21,8 +21,11 @@ const ICMPV6: u8 = 58;
 const NEIGHBOUR_FIRST: u8 = 133;
 const NEIGHBOUR_LAST: u8 = 136;
 /// What of a denied packet a listener gets: the headers.
-const LOG_SNAPSHOT_BYTES: u32 = 96;
-const LOG_PREFIX: &CStr = c"hotcell";
+pub(crate) const LOG_SNAPSHOT_BYTES: u32 = 96;
+/// `NFTA_FIB_F_DADDR`, `NFT_FIB_RESULT_ADDRTYPE` of the kernel's nf_tables.h, and `RTN_LOCAL`.
+const FIB_DESTINATION: u32 = 2;
+const FIB_ADDRESS_TYPE: u32 = 3;
+const ROUTE_LOCAL: u32 = 2;
 
 /// A rule with all its expressions.
 pub(crate) fn rule_object(table: &ObjectName, chain: &ObjectName, rule: &Rule) -> object::Rule {
@@ -236,6 +239,45 @@ impl Expressions<'_> {
                 self.header_address(family, false);
                 self.compare(libc::NFT_CMP_NEQ, &octets(*address));
             }
+            Statement::Source(address) => {
+                let (family, _) = Family::of(*address);
+                self.family(family);
+                self.header_address(family, false);
+                self.equals(&octets(*address));
+            }
+            Statement::DestinationIsLocal => {
+                self.add(
+                    c"fib",
+                    &[
+                        (sys::NFTNL_EXPR_FIB_DREG, Value::U32(REGISTER)),
+                        (sys::NFTNL_EXPR_FIB_RESULT, Value::U32(FIB_ADDRESS_TYPE)),
+                        (sys::NFTNL_EXPR_FIB_FLAGS, Value::U32(FIB_DESTINATION)),
+                    ],
+                );
+                self.equals(&ROUTE_LOCAL.to_ne_bytes());
+            }
+            Statement::SetMark(mark) => {
+                self.add(
+                    c"immediate",
+                    &[
+                        (sys::NFTNL_EXPR_IMM_DREG, Value::U32(REGISTER)),
+                        (
+                            sys::NFTNL_EXPR_IMM_DATA,
+                            Value::Bytes(&mark.to_ne_bytes()),
+                        ),
+                    ],
+                );
+                self.add(
+                    c"meta",
+                    &[
+                        (
+                            sys::NFTNL_EXPR_META_KEY,
+                            Value::U32(libc::NFT_META_MARK as u32),
+                        ),
+                        (sys::NFTNL_EXPR_META_SREG, Value::U32(REGISTER)),
+                    ],
+                );
+            }
             Statement::Destination(address) => {
                 let (family, _) = Family::of(*address);
                 self.family(family);
@@ -275,7 +317,8 @@ impl Expressions<'_> {
                 SourceRoute::Loose => IP_OPTION_LSRR,
                 SourceRoute::Strict => IP_OPTION_SSRR,
             }),
-            Statement::Log(log) => {
+            Statement::Log(log, label) => {
+                let prefix = c_string(label.as_str());
                 self.add(
                     c"limit",
                     &[
@@ -295,7 +338,7 @@ impl Expressions<'_> {
                 self.add(
                     c"log",
                     &[
-                        (sys::NFTNL_EXPR_LOG_PREFIX, Value::Text(LOG_PREFIX)),
+                        (sys::NFTNL_EXPR_LOG_PREFIX, Value::Text(&prefix)),
                         (sys::NFTNL_EXPR_LOG_GROUP, Value::U16(log.group)),
                         (sys::NFTNL_EXPR_LOG_SNAPLEN, Value::U32(LOG_SNAPSHOT_BYTES)),
                     ],

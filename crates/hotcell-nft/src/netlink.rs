@@ -15,7 +15,10 @@ use hotcell_types::limits::{
 use mnl::{Bus, Socket};
 use nftnl::nftnl_sys::{self as sys, libc};
 
-use crate::batch::{Batch, FAMILY, Finished};
+use crate::{
+    batch::{Batch, FAMILY, Finished},
+    message::Question,
+};
 
 /// Larger than any message that the kernel puts into one read.
 const RECEIVE_WORDS: usize = 64 * 1024 / size_of::<u64>();
@@ -55,7 +58,7 @@ impl<'a> Message<'a> {
         self.header().nlmsg_pid
     }
 
-    /// The attributes of an nf_tables message.
+    /// The attributes of a netfilter message: what follows its headers.
     pub(crate) fn attributes(&self) -> &'a [u8] {
         self.0.get(HEADER_BYTES + 4..).unwrap_or_default()
     }
@@ -191,7 +194,7 @@ impl Netlink {
         kind: i32,
         flags: i32,
         payload: impl FnOnce(*mut libc::nlmsghdr),
-        mut each: impl FnMut(Message<'_>),
+        each: impl FnMut(Message<'_>),
     ) -> Result<(), FirewallError> {
         let failed = |source| FirewallError::Io { doing, source };
         let sequence = self.sequence;
@@ -212,6 +215,35 @@ impl Netlink {
         if sent != bytes.len() {
             return Err(failed(io::ErrorKind::WriteZero.into()));
         }
+        self.hear(doing, sequence, each)
+    }
+
+    /// Asks a question of another part of netfilter, whose message is built here.
+    pub(crate) fn ask_other(
+        &mut self,
+        doing: &'static str,
+        question: &Question<'_>,
+        each: impl FnMut(Message<'_>),
+    ) -> Result<(), FirewallError> {
+        let failed = |source| FirewallError::Io { doing, source };
+        let sequence = self.sequence;
+        self.sequence = self.sequence.wrapping_add(1);
+        let bytes = question.bytes(sequence);
+        let sent = self.socket.send(&bytes).map_err(failed)?;
+        if sent != bytes.len() {
+            return Err(failed(io::ErrorKind::WriteZero.into()));
+        }
+        self.hear(doing, sequence, each)
+    }
+
+    /// Hears the answer to the end.
+    fn hear(
+        &mut self,
+        doing: &'static str,
+        sequence: u32,
+        mut each: impl FnMut(Message<'_>),
+    ) -> Result<(), FirewallError> {
+        let failed = |source| FirewallError::Io { doing, source };
         let mut interrupted = false;
         let mut end = None;
         while end.is_none() {

@@ -15,6 +15,7 @@ use tracing::warn;
 
 use crate::{
     firewall::{OpenError, in_namespace},
+    message::attributes,
     netlink::{Message, Netlink, nf_tables},
 };
 
@@ -182,16 +183,10 @@ fn generation(asking: &mut Netlink) -> Result<u32, hotcell_egress::firewall::Fir
     Ok(found)
 }
 
-/// Generation and process name out of the attributes: length, kind, data, padded to four bytes.
+/// Generation and process name out of the attributes.
 fn parse_generation(message: Message<'_>) -> (u32, Option<String>) {
-    let mut rest = message.attributes();
     let (mut generation, mut process) = (0, None);
-    while let Some((head, _)) = rest.split_at_checked(4) {
-        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
-        let kind = u16::from_ne_bytes([head[2], head[3]]);
-        let Some(data) = rest.get(4..length) else {
-            break;
-        };
+    for (kind, data) in attributes(message.attributes()) {
         match kind {
             GENERATION_ID => {
                 generation = <[u8; 4]>::try_from(data).map_or(0, u32::from_be_bytes);
@@ -202,7 +197,6 @@ fn parse_generation(message: Message<'_>) -> (u32, Option<String>) {
             }
             _ => {}
         }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     (generation, process)
 }

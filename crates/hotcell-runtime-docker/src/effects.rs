@@ -2,16 +2,16 @@
 //! a former run: what is there is looked at first, and names follow from the lease.
 //!
 //! ```text
-//!  create   record, scratch disk ─► (gVisor: holder) ─► container ─► approve
-//!  start    what is missing of that ─► (gVisor: holder runs, far end, link) ─► container runs
+//!  create   record, scratch disk ─► (filtered: far end, uplink) ─► (holder) ─► container ─► approve
+//!  start    what is missing of that ─► (holder runs, far end, link) ─► container runs
 //!           ─► limits ─► look at it
-//!  stop     container ends ─► holder ends ─► far end goes          the disk stays mounted
-//!  remove   container ─► holder ─► far end ─► control group ─► scratch disk
+//!  stop     container ends ─► holder ends ─► far end goes, but not from under a filter
+//!  remove   container ─► holder ─► uplink, far end ─► control group ─► scratch disk
 //! ```
 
 use std::{io, os::unix::fs::MetadataExt, time::Duration};
 
-use hotcell_runtime::{RuntimeError, SandboxSpec};
+use hotcell_runtime::{NetworkMode, RuntimeError, SandboxSpec};
 use hotcell_types::{AgentKey, LeaseId, limits};
 use tokio::time::{Instant, sleep};
 
@@ -22,6 +22,7 @@ use crate::{
     net::{self, Ends, Way},
     runtime::{Core, blocking},
     scratch::Record,
+    site::lay_gateway,
     truth::{self, Expected},
     volumes, wait,
 };
@@ -34,6 +35,7 @@ impl Core {
             resources: spec.resources,
             scratch_bytes: spec.scratch_bytes,
             mounts: spec.mounts.clone(),
+            network: spec.network,
         };
         self.ensure(&record, &spec.agent_key).await
     }
@@ -46,8 +48,12 @@ impl Core {
             let (scratch, root) = (self.scratch.clone(), self.config.volume_root.clone());
             let (record, owner) = (record.clone(), self.engine.quirks.owner);
             let (gvisor, rootless) = (self.engine.is_gvisor(), self.engine.info.is_rootless());
-            let (agent, resolv_conf) = (self.agent.clone(), self.resolv_conf.clone());
+            let (agent, resolv_conf) = (self.agent.clone(), self.resolver_of(&record));
+            let pin = self.pin(&record.labels.lease);
             blocking(move || {
+                if record.network == NetworkMode::Filtered {
+                    lay_gateway(&pin, &record.labels.lease, &resolv_conf)?;
+                }
                 let mut volumes = volumes::binds(&root, &record.mounts, owner)?;
                 for mount in record.mounts.iter().filter(|_| rootless) {
                     let path = &mount.host_path;
@@ -70,7 +76,7 @@ impl Core {
             })
             .await?
         };
-        let network = if self.engine.is_gvisor() {
+        let network = if self.has_holder(record) {
             let holder = Plan::holder(record);
             self.engine.ensure(&holder).await?;
             Network::Of(holder.name())
@@ -111,8 +117,8 @@ impl Core {
             .is_some_and(running)
         {
             self.ensure(&record, key).await?;
-            if self.engine.is_gvisor() {
-                self.connect_holder(lease).await?;
+            if self.has_holder(&record) {
+                self.connect_holder(&record).await?;
             }
             self.engine.start(&name).await?;
         }
@@ -160,7 +166,9 @@ impl Core {
         let process = wait::open(pid)
             .map_err(fault::of("watch a sandbox"))?
             .ok_or_else(|| RuntimeError::StartFailed("it ended at once".into()))?;
-        let way = self.find_way(lease, pid).await?;
+        let way = self.find_way(record, pid).await?;
+        let filtered = record.network == NetworkMode::Filtered;
+        let gateway = filtered.then(|| Ends::of(lease).far);
         let own = self
             .engine
             .quirks
@@ -190,6 +198,7 @@ impl Core {
                 gvisor,
                 uid,
                 scratch_device,
+                gateway,
             };
             truth::check(pid, &expected).map_err(|reason| refuse("a sandbox as it must be", reason))
         })
@@ -199,10 +208,11 @@ impl Core {
     }
 
     /// Where sockets to a running sandbox's agent are born.
-    pub(crate) async fn find_way(&self, lease: &LeaseId, pid: u32) -> Result<Way, RuntimeError> {
+    pub(crate) async fn find_way(&self, record: &Record, pid: u32) -> Result<Way, RuntimeError> {
+        let lease = &record.labels.lease;
         let no_way = |error: io::Error| RuntimeError::EgressUnenforceable(error.to_string());
         let own = net::of_process(pid).map_err(no_way)?;
-        if !self.engine.is_gvisor() {
+        if !self.has_holder(record) {
             return Ok(Way::inside(own));
         }
         let holder = self.engine.inspect(&name_of(lease, Role::Holder)).await?;
@@ -227,7 +237,9 @@ impl Core {
     }
 
     /// Runs the holder and links its namespace to a far end of ours.
-    async fn connect_holder(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+    async fn connect_holder(&self, record: &Record) -> Result<(), RuntimeError> {
+        let lease = &record.labels.lease;
+        let filtered = record.network == NetworkMode::Filtered;
         let name = name_of(lease, Role::Holder);
         self.engine.start(&name).await?;
         let holder = self.settle(&name).await?;
@@ -235,7 +247,7 @@ impl Core {
         blocking(move || {
             let connect = || -> io::Result<()> {
                 let near = net::of_process(holder.state.pid)?;
-                net::plug(&pin.make()?, &near, ends)
+                net::plug(&pin.make()?, &near, ends, filtered)
             };
             connect().map_err(|error| RuntimeError::EgressUnenforceable(error.to_string()))
         })
@@ -245,8 +257,16 @@ impl Core {
     pub(crate) async fn stop(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
         self.ending(lease);
         self.engine.kill(&name_of(lease, Role::Sandbox)).await?;
-        if self.engine.is_gvisor() {
+        let (scratch, same) = (self.scratch.clone(), lease.clone());
+        let record = blocking(move || scratch.record(&same)).await?;
+        let filtered = |record: &Record| record.network == NetworkMode::Filtered;
+        let is_filtered = record.as_ref().is_some_and(filtered);
+        if self.engine.is_gvisor() || is_filtered {
             self.engine.kill(&name_of(lease, Role::Holder)).await?;
+        }
+        if is_filtered {
+            // Its filter sits in the far end and stays.
+            return Ok(());
         }
         let pin = self.pin(lease);
         blocking(move || pin.release().map_err(fault::of("let go of a network"))).await
@@ -262,8 +282,12 @@ impl Core {
         }
         self.remove_own_group(lease).await?;
         let (pin, scratch, same) = (self.pin(lease), self.scratch.clone(), lease.clone());
+        let resolver = self.own_resolver(lease);
         blocking(move || {
+            net::disconnect(&same).map_err(fault::of("remove an uplink"))?;
             pin.release().map_err(fault::of("let go of a network"))?;
+            fault::if_there(std::fs::remove_file(&resolver))
+                .map_err(fault::at("remove", &resolver))?;
             scratch.remove(&same)
         })
         .await

@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use hotcell_agent_client::AgentSandbox;
 use hotcell_runtime::{
-    Check, Facts, ImageInfo, Isolation, LeaseLocks, NetworkMode, Observed, ObservedState, Runtime,
+    Check, Facts, FilterSite, ImageInfo, Isolation, LeaseLocks, NetworkMode, Observed, ObservedState, Runtime,
     RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats,
 };
 use hotcell_types::{AgentKey, LeaseId};
@@ -147,7 +147,7 @@ fn place(from: &Path, to: &Path) -> Result<(), RuntimeError> {
 }
 
 /// Replaces a file whole: a sandbox that runs keeps the one it has.
-fn write_public(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn write_public(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let part = path.with_extension("part");
     fs::write(&part, bytes)?;
     fs::set_permissions(&part, fs::Permissions::from_mode(mode))?;
@@ -218,7 +218,10 @@ impl Core {
         if !found.state.running || self.was_ended_by_us(lease) {
             return Err(RuntimeError::NoSuchSandbox);
         }
-        let way = self.find_way(lease, found.state.pid).await?;
+        let (scratch, same) = (self.scratch.clone(), lease.clone());
+        let record = blocking(move || scratch.record(&same)).await?;
+        let record = record.ok_or(RuntimeError::NoSuchSandbox)?;
+        let way = self.find_way(&record, found.state.pid).await?;
         self.started(lease, way.clone(), None);
         Ok(way)
     }
@@ -307,11 +310,14 @@ impl Runtime for DockerRuntime {
     async fn create(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
         match spec.network {
             NetworkMode::None => {}
-            NetworkMode::Filtered => {
+            NetworkMode::Filtered if self.core.engine.info.is_rootless() => {
                 return Err(RuntimeError::EgressUnenforceable(
-                    "this engine's networks have no place for a filter yet".into(),
+                    "a rootless engine's sandboxes are in namespaces of its user, where no filter of \
+                     this host's can be put; use the rootful engine or the embedded runtime"
+                        .into(),
                 ));
             }
+            NetworkMode::Filtered => {}
         }
         let _held = self.core.locks.lock(&spec.labels.lease).await;
         self.core.create(spec).await
@@ -340,6 +346,11 @@ impl Runtime for DockerRuntime {
 
     async fn wait(&self, lease: &LeaseId) -> Result<SandboxEnd, RuntimeError> {
         self.core.ended(lease).await
+    }
+
+    async fn filter_site(&self, lease: &LeaseId) -> Result<FilterSite, RuntimeError> {
+        let _held = self.core.locks.lock(lease).await;
+        self.core.site(lease).await
     }
 
     async fn stats(&self, lease: &LeaseId) -> Result<Stats, RuntimeError> {

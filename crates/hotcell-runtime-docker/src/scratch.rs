@@ -30,7 +30,7 @@ use std::{
     thread,
 };
 
-use hotcell_runtime::{Labels, RuntimeError, VolumeMount};
+use hotcell_runtime::{Labels, NetworkMode, RuntimeError, VolumeMount};
 use hotcell_types::{LeaseId, Resources, VolumeKind, limits};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::{
@@ -69,6 +69,7 @@ pub(crate) struct Record {
     pub(crate) resources: Resources,
     pub(crate) scratch_bytes: u64,
     pub(crate) mounts: Vec<VolumeMount>,
+    pub(crate) network: NetworkMode,
 }
 
 /// One lease's directory.

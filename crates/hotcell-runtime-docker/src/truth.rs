@@ -7,6 +7,7 @@
 use std::{
     fs::{self, File},
     io::{self, Read},
+    net::Ipv4Addr,
     os::unix::fs::MetadataExt,
 };
 
@@ -22,11 +23,13 @@ pub(crate) struct Expected {
     pub(crate) uid: u32,
     /// The device of its scratch disk, when it has one.
     pub(crate) scratch_device: Option<u64>,
+    /// Where its packets go, when it has a network.
+    pub(crate) gateway: Option<Ipv4Addr>,
 }
 
 /// Looks at it, and says what is wrong.
 pub(crate) fn check(pid: u32, expected: &Expected) -> Result<(), String> {
-    net::leads_nowhere(pid)?;
+    net::leads_nowhere(pid, expected.gateway)?;
     let agent_runs_on_this_kernel = is_agent(pid);
     if expected.gvisor {
         return if agent_runs_on_this_kernel {

@@ -10,9 +10,12 @@
 //! go back to a pool.
 
 use std::{
-    fs::File,
+    fs::{self, File, Permissions},
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
@@ -32,7 +35,7 @@ use crate::{
     bundle::Bundle,
     fault,
     layout::EngineDir,
-    net::{self, Gateway, Slot},
+    net::{self, Gateway, Reach, Slot},
     oci::Engine,
     process,
     record::write_new,
@@ -48,6 +51,8 @@ pub(crate) struct Birth {
     /// What the gateway calls its link.
     pub(crate) link: String,
     pub(crate) slot: Slot,
+    /// What the link leads to.
+    pub(crate) reach: Reach,
     pub(crate) dir: EngineDir,
     pub(crate) scratch: Option<ScratchMount>,
     pub(crate) bundle: Bundle,
@@ -110,6 +115,9 @@ impl Birth {
     /// from there. The engine is told the same, but releases of gVisor empty a file on a
     /// read-only volume that is opened with `O_TRUNC` before they refuse to open it.
     fn fix(&mut self) -> Result<(), RuntimeError> {
+        if self.reach == Reach::Filtered {
+            self.bundle.resolver = Some(self.write_resolver()?);
+        }
         let dir = &self.dir;
         let fix = |source: &mut PathBuf, name: &str| -> Result<(), RuntimeError> {
             let target = dir.fixed(name);
@@ -131,6 +139,9 @@ impl Birth {
         };
         fix(&mut self.bundle.root, "root")?;
         fix(&mut self.bundle.agent, "agent")?;
+        if let Some(resolver) = &mut self.bundle.resolver {
+            fix(resolver, "resolv.conf")?;
+        }
         for volume in &mut self.bundle.volumes {
             if volume.kind.read_only() {
                 let name = volume.kind.mount_path().replace('/', "-");
@@ -138,6 +149,17 @@ impl Birth {
             }
         }
         Ok(())
+    }
+
+    /// The sandbox's only resolver is its filter, and names are asked for as they are.
+    fn write_resolver(&self) -> Result<PathBuf, RuntimeError> {
+        let path = self.dir.resolver();
+        let text = format!("nameserver {}\noptions ndots:1\n", self.slot.gateway());
+        fault::make_private_dir(self.dir.path())?;
+        write_new(&path, text.as_bytes())
+            .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o644)))
+            .map_err(fault::at("write", &path))?;
+        Ok(path)
     }
 
     /// Closes, links and configures the thread's new network namespace.
@@ -158,9 +180,9 @@ impl Birth {
             .try_clone()
             .map_err(fault::of("open the network namespace"))?;
         self.gateway
-            .attach(self.link.clone(), self.slot, theirs)
+            .attach(self.link.clone(), self.slot, self.reach, theirs)
             .map_err(fault::of("link the sandbox"))?;
-        net::configure_inside(self.slot).map_err(fault::of("configure the link"))?;
+        net::configure_inside(self.slot, self.reach).map_err(fault::of("configure the link"))?;
         Ok(namespace)
     }
 
@@ -207,6 +229,7 @@ pub(crate) async fn relink(
     gateway: Gateway,
     link: String,
     slot: Slot,
+    reach: Reach,
     main: u32,
 ) -> Result<(), RuntimeError> {
     let (done, result) = oneshot::channel();
@@ -215,8 +238,8 @@ pub(crate) async fn relink(
         setns(&namespace, CloneFlags::CLONE_NEWNET)?;
         // The kernel takes its time to remove the ends of links whose other end has gone.
         net::unlink_inside()?;
-        gateway.attach(link, slot, namespace)?;
-        net::configure_inside(slot)
+        gateway.attach(link, slot, reach, namespace)?;
+        net::configure_inside(slot, reach)
     };
     thread::Builder::new()
         .name("relink".into())

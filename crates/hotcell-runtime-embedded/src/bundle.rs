@@ -32,6 +32,8 @@ use crate::{config::OciKind, net::Slot, oci::Engine};
 /// io_uring, AF_ALG and AF_VSOCK (which passes by every network namespace).
 const SECCOMP: &str = include_str!("../data/seccomp.json");
 
+/// Where programs look for their resolver.
+const RESOLVER_PATH: &str = "/etc/resolv.conf";
 /// The name of every sandbox.
 pub(crate) const HOSTNAME: &str = "sandbox";
 /// Where programs are searched.
@@ -73,6 +75,8 @@ pub(crate) struct Bundle {
     /// The mounted scratch disk, with `workspace` and `tmp` in it.
     pub(crate) scratch: PathBuf,
     pub(crate) volumes: Vec<VolumeMount>,
+    /// Its `/etc/resolv.conf`, when it is not the image's empty one.
+    pub(crate) resolver: Option<PathBuf>,
     pub(crate) resources: Resources,
     /// Its control group, from the root of each hierarchy.
     pub(crate) cgroup: PathBuf,
@@ -273,6 +277,9 @@ impl Bundle {
             bind(&self.scratch.join("workspace"), WORKSPACE_PATH, false)?,
             bind(&self.scratch.join("tmp"), "/tmp", false)?,
         ];
+        if let Some(resolver) = &self.resolver {
+            mounts.push(bind(resolver, RESOLVER_PATH, true)?);
+        }
         for volume in &self.volumes {
             mounts.push(bind(
                 &volume.host_path,
@@ -350,6 +357,7 @@ mod tests {
             root: "/images/x/rootfs".into(),
             agent: "/bin/agent".into(),
             scratch: "/state/x/scratch".into(),
+            resolver: None,
             volumes: VolumeKind::ALL
                 .map(|kind| VolumeMount {
                     kind,

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `runtime.oci` | does an engine run a sandbox whose agent answers |
 //! | `runtime.gvisor` | does user code stay away from the host's kernel |
-//! | `runtime.network` | does the gateway namespace lead nowhere |
+//! | `runtime.network` | does the gateway namespace lead nowhere, but through filters |
+//! | `network.forwarding` | does the host forward what filters let through |
 //! | `cgroup` | can memory, processes and processor time be limited |
 //! | `disk.bound` | do `/workspace` and `/tmp` end at their size |
 //! | `disk.free` | is there room for another sandbox |
@@ -24,6 +25,7 @@ use crate::{
     embedded::{Embedded, leases},
     image::ImageStore,
     layout::{LINK_PREFIX, Layout},
+    net::UPLINK,
     oci::{in_path, is_executable},
     probe::probe,
     record::{Record, need_free_space},
@@ -151,6 +153,7 @@ impl Embedded {
             ),
         });
         checks.push(self.network_check().await);
+        checks.push(forwarding_check(Path::new(FORWARDING)));
         checks.push(cgroup_pass(&self.cgroups));
         checks.push(self.scratch_check());
         checks.extend(host_checks(&self.config));
@@ -198,12 +201,14 @@ impl Embedded {
                 let foreign: Vec<_> = links
                     .iter()
                     .filter(|name| {
-                        !name.starts_with(LINK_PREFIX) && !FALLBACK_LINKS.contains(&name.as_str())
+                        !name.starts_with(LINK_PREFIX)
+                            && *name != UPLINK
+                            && !FALLBACK_LINKS.contains(&name.as_str())
                     })
                     .map(String::as_str)
                     .collect();
                 if foreign.is_empty() {
-                    Check::pass(ID, "the gateway namespace leads nowhere")
+                    Check::pass(ID, "the gateway namespace leads nowhere but through filters")
                 } else {
                     Check::fail(
                         ID,
@@ -251,6 +256,26 @@ impl Embedded {
                 "they are removed by the next reconcile; if not, remove their directories",
             )
         }
+    }
+}
+
+/// The host's switch for forwarding.
+const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
+
+/// Only a warning: sandboxes without a network do not need it, and without it filtered ones reach
+/// nothing, which is no danger.
+fn forwarding_check(switch: &Path) -> Check {
+    const ID: &str = "network.forwarding";
+    const FIX: &str =
+        "set net.ipv4.ip_forward = 1 in a file of /etc/sysctl.d and run `sysctl --system`";
+    match std::fs::read_to_string(switch) {
+        Ok(value) if value.trim() == "1" => Check::pass(ID, "the host forwards IPv4"),
+        Ok(_) => Check::warn(
+            ID,
+            "the host forwards no IPv4: sandboxes with a filtered network reach nothing",
+            FIX,
+        ),
+        Err(error) => Check::warn(ID, format!("{}: {error}", switch.display()), FIX),
     }
 }
 

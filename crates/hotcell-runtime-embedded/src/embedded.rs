@@ -16,8 +16,8 @@ use crate::{
     config::EmbeddedConfig,
     fault,
     image::ImageStore,
-    layout::Layout,
-    net::{self, Gateway, Slot},
+    layout::{Layout, uplink_name},
+    net::{self, Gateway, Slot, UplinkAddresses},
     oci::Engine,
     probe, record,
     scratch::Scratch,
@@ -30,6 +30,10 @@ pub struct Embedded {
     pub(crate) layout: Layout,
     pub(crate) cgroups: Cgroups,
     pub(crate) gateway: Gateway,
+    /// What the host calls its end of the uplink.
+    pub(crate) uplink_name: String,
+    /// Once it is known to stand.
+    pub(crate) uplink: tokio::sync::Mutex<Option<UplinkAddresses>>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) scratch: Scratch,
     /// Why scratch disks have no size, when they have none.
@@ -64,7 +68,9 @@ impl Embedded {
             fault::make_private_dir(&dir)?;
         }
         let cgroups = Cgroups::detect(layout.cgroup_base())?;
+        let uplink_name = uplink_name(&config.installation);
         let footprint = Footprint {
+            uplink_name: uplink_name.clone(),
             layout: layout.clone(),
             cgroups: cgroups.clone(),
         };
@@ -92,6 +98,8 @@ impl Embedded {
             layout,
             cgroups,
             gateway,
+            uplink_name,
+            uplink: tokio::sync::Mutex::default(),
             engine: Arc::new(engine),
             scratch,
             scratch_fault,
@@ -103,6 +111,7 @@ impl Embedded {
             _lock: lock,
         };
         embedded.sweep().await?;
+        embedded.settle_uplink().await?;
         embedded.relink_all().await?;
         Ok(embedded)
     }
@@ -131,6 +140,7 @@ impl Embedded {
 /// Takes the installation's own things from the host when this runtime ends, or was not opened
 /// after all.
 struct Footprint {
+    uplink_name: String,
     layout: Layout,
     cgroups: Cgroups,
 }
@@ -140,6 +150,9 @@ impl Drop for Footprint {
         // While there are sandboxes the gateway must stay: their links end there.
         if leases(&self.layout).is_ok_and(|leases| leases.is_empty()) {
             self.cgroups.remove_base();
+            if let Err(error) = net::remove_host_end(&self.uplink_name) {
+                tracing::warn!(%error, "the uplink stays");
+            }
             if let Err(error) = net::close_gateway(&self.layout.gateway()) {
                 tracing::warn!(%error, "the gateway namespace stays");
             }

@@ -132,6 +132,10 @@ impl EngineDir {
     pub(crate) fn fixed(&self, name: &str) -> PathBuf {
         self.0.join("fixed").join(name)
     }
+    /// The sandbox's `/etc/resolv.conf`.
+    pub(crate) fn resolver(&self) -> PathBuf {
+        self.0.join("resolv.conf")
+    }
     pub(crate) fn log(&self) -> PathBuf {
         self.0.join("log")
     }
@@ -144,6 +148,14 @@ impl EngineDir {
 pub(crate) fn link_name(short: &str) -> String {
     format!("{LINK_PREFIX}{short}")
 }
+
+/// What the host calls its end of an installation's uplink: at most 15 bytes.
+pub(crate) fn uplink_name(installation: &InstallationId) -> String {
+    let text = installation.as_str();
+    format!("{UPLINK_PREFIX}{}", &text[text.len() - 10..])
+}
+
+const UPLINK_PREFIX: &str = "hcu-";
 
 /// What the names of our links start with.
 pub(crate) const LINK_PREFIX: &str = "hc-";

@@ -6,8 +6,9 @@
 //!  ┌───────────────────────────┐         ┌──────────────────────────────────────┐
 //!  │ daemon ── gateway thread ─┼────────►│ sockets that dial agents             │
 //!  │   │                       │         │ hc-<lease> 100.64.x.1/30 …           │
-//!  │   │ birth thread, gone    │         │ no other link, no forwarding,        │
-//!  │   │ after the start       │         │ no listener                          │
+//!  │   │ birth thread, gone    │         │ no listener; forwards only what a    │
+//!  │   │ after the start       │         │ filter has seen, by the uplink       │
+//!  │   │        hcu-… ═════════╪══ veth ═╪══ uplink 100.65.y.2/30               │
 //!  │   ▼                       │         └──────┬───────────────────────────────┘
 //!  │ own mount namespace:      │                │ veth
 //!  │   scratch (ext4 on loop)  │         ┌──────┴───────────────────────────────┐
@@ -23,7 +24,8 @@
 //!   namespace and veth are gone too. What is left are directories, a control group and the
 //!   engine's state file, all with names that follow from the lease.
 //! - **Nothing to reach.** The far end of a sandbox's only link is not in the host's network
-//!   namespace but in the gateway's, which leads nowhere. That holds when the daemon is dead.
+//!   namespace but in the gateway's, which leads nowhere, or for filtered sandboxes through a
+//!   filter only. That holds when the daemon is dead.
 //! - **The disk decides.** A lease's directory is made whole under another name and then renamed,
 //!   before anything else happens; [`Runtime::list`](hotcell_runtime::Runtime::list) reads these
 //!   directories and the control groups, and asks nobody.
@@ -52,6 +54,7 @@ mod record;
 mod runtime;
 mod scratch;
 mod sweep;
+mod way_out;
 
 pub use checks::diagnose;
 pub use config::{EmbeddedConfig, NetworkStack, OciKind, RuntimeChoice};

@@ -7,13 +7,13 @@ use std::{
     path::Path,
 };
 
-use hotcell_runtime::{ImageRef, Labels, RuntimeError, SandboxSpec, VolumeMount};
+use hotcell_runtime::{ImageRef, Labels, NetworkMode, RuntimeError, SandboxSpec, VolumeMount};
 use hotcell_types::{Resources, limits};
 use serde::{Deserialize, Serialize};
 
 use crate::{fault, layout::LeaseDir, net::Slot};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Everything that is needed to start a sandbox, but for its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,7 @@ pub(crate) struct Record {
     pub(crate) resources: Resources,
     pub(crate) scratch_bytes: u64,
     pub(crate) mounts: Vec<VolumeMount>,
+    pub(crate) network: NetworkMode,
 }
 
 impl Record {
@@ -37,6 +38,7 @@ impl Record {
             resources: spec.resources,
             scratch_bytes: spec.scratch_bytes,
             mounts: spec.mounts.clone(),
+            network: spec.network,
         }
     }
 

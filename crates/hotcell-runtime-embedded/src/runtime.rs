@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use async_trait::async_trait;
 use hotcell_agent_client::AgentSandbox;
 use hotcell_runtime::{
-    Check, Facts, ImageInfo, NetworkMode, Observed, Runtime, RuntimeError, Sandbox, SandboxEnd,
+    Check, Facts, FilterSite, ImageInfo, NetworkMode, Observed, Runtime, RuntimeError, Sandbox, SandboxEnd,
     SandboxSpec, Stats,
 };
 use hotcell_types::{AgentKey, LeaseId};
@@ -64,6 +64,9 @@ impl Runtime for Embedded {
         }
         self.check(spec)?;
         need_free_space(&self.layout.sandboxes())?;
+        if spec.network == NetworkMode::Filtered {
+            self.need_uplink().await?;
+        }
         let record = Record::new(spec, self.take_slot(lease)?);
         let made = self.make_directory(lease, record).await;
         if made.is_err() {
@@ -92,6 +95,7 @@ impl Runtime for Embedded {
             name: lease.short().to_owned(),
             link: link_name(lease.short()),
             slot: record.slot,
+            reach: record.network.into(),
             dir: self.layout.engine(lease.short()),
             scratch: self.scratch.mount_of(&dir),
             bundle: Bundle {
@@ -102,6 +106,7 @@ impl Runtime for Embedded {
                 agent: self.config.agent_binary.clone(),
                 scratch: dir.scratch(),
                 volumes: record.mounts,
+                resolver: None,
                 resources: record.resources,
                 cgroup: self.cgroups.path_of(lease.as_str()),
             },
@@ -168,6 +173,11 @@ impl Runtime for Embedded {
         Ok(self.end_of(lease))
     }
 
+    async fn filter_site(&self, lease: &LeaseId) -> Result<FilterSite, RuntimeError> {
+        let record = self.record(lease)?;
+        self.site(lease, record.network, record.slot).await
+    }
+
     async fn stats(&self, lease: &LeaseId) -> Result<Stats, RuntimeError> {
         if !self.layout.lease(lease).path().exists() {
             return Err(RuntimeError::NoSuchSandbox);
@@ -207,12 +217,7 @@ impl Embedded {
         let refuse = |what, reason: String| Err(RuntimeError::Unsupported { what, reason });
         // No default arm: a new mode must be thought about here.
         match spec.network {
-            NetworkMode::None => {}
-            NetworkMode::Filtered => {
-                return Err(RuntimeError::EgressUnenforceable(
-                    "the gateway namespace has no way out yet".into(),
-                ));
-            }
+            NetworkMode::None | NetworkMode::Filtered => {}
         }
         if spec.labels.installation != self.config.installation {
             return refuse(

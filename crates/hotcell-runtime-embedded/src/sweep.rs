@@ -15,6 +15,7 @@ use crate::{
     fault,
     layout::{LINK_PREFIX, Layout, link_name},
     process,
+    record::Record,
 };
 
 impl Embedded {
@@ -75,8 +76,8 @@ impl Embedded {
             .map_err(fault::of("list the links"))?;
         for lease in leases(&self.layout)? {
             let link = link_name(lease.short());
-            let slot = self.slots().get(&lease).copied();
-            let (Some(main), Some(slot)) = (self.main_process(&lease), slot) else {
+            let record = Record::load(&self.layout.lease(&lease)).ok();
+            let (Some(main), Some(record)) = (self.main_process(&lease), record) else {
                 continue;
             };
             if links.contains(&link) {
@@ -88,7 +89,8 @@ impl Embedded {
                     "its network stack is its own",
                 ))
             } else {
-                relink(self.gateway.clone(), link, slot, main).await
+                let reach = record.network.into();
+                relink(self.gateway.clone(), link, record.slot, reach, main).await
             };
             if let Err(error) = relinked {
                 tracing::warn!(%lease, %error, "ending a sandbox that cannot be reached any more");

@@ -1,7 +1,7 @@
 //! Where a sandbox's packets come out, and a filter for them has its place.
 
 use std::{
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::OwnedFd,
     sync::Arc,
 };
@@ -31,4 +31,19 @@ pub struct FilterSite {
     pub v4: LinkAddresses<Ipv4Addr>,
     /// Its IPv6 addresses, when it has any.
     pub v6: Option<LinkAddresses<Ipv6Addr>>,
+    /// The other end of the uplink, in the daemon's own namespace; set when `uplink` is.
+    pub way_out: Option<WayOut>,
+    /// Ranges that sandboxes of this runtime and their gateways have addresses from: an address and
+    /// how many of its bits count.
+    pub ranges: Vec<(IpAddr, u8)>,
+}
+
+/// Where what comes out of a namespace of sandboxes enters the daemon's own. It needs a table there
+/// that lets nothing of it reach the host itself, and translates its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WayOut {
+    /// The interface.
+    pub interface: String,
+    /// The only source address that comes in by it.
+    pub gateway: Ipv4Addr,
 }

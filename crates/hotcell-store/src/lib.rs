@@ -41,6 +41,7 @@ mod key;
 mod meta;
 mod migrate;
 mod open;
+mod policies;
 mod read;
 mod rows;
 mod store;

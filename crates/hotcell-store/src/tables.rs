@@ -44,6 +44,12 @@ tables! {
     Credentials = "credentials",
     /// organization/credential → nothing
     CredentialsOfOrganization = "credentials_of_organization",
+    /// organization → the DTO of its network policy
+    NetworkPolicies = "network_policies",
+    /// lease → the DTO of the filter that it was created with
+    LeaseFilters = "lease_filters",
+    /// SHA-256 in hexadecimal → the text of a policy, as it was typed; counted
+    PolicyTexts = "policy_texts",
     /// lease → its DTO
     Leases = "leases",
     /// workspace/lease → nothing, for each lease that has not ended
@@ -144,6 +150,11 @@ pub(crate) mod counter {
 
     pub(crate) fn credentials(organization: &OrganizationId) -> String {
         format!("credentials/{organization}")
+    }
+
+    /// How many rows refer to the text of a policy.
+    pub(crate) fn policy_text(sha256: &str) -> String {
+        format!("policy_texts/{sha256}")
     }
 
     pub(crate) fn outputs(workspace: &WorkspaceId, chat: &ChatId) -> String {

@@ -50,7 +50,12 @@ impl<'a> Tx<'a> {
         self.view.own
     }
 
-    fn put_bytes(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> Result<(), StoreError> {
+    pub(crate) fn put_bytes(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        value: Vec<u8>,
+    ) -> Result<(), StoreError> {
         self.bytes += key.len() + value.len();
         if self.bytes > limits::MAX_STORE_CHANGE_BYTES {
             return Err(StoreError::TooLarge {
@@ -63,20 +68,30 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    fn put(&mut self, table: Table, key: &str, dto: &impl Serialize) -> Result<(), StoreError> {
+    pub(crate) fn put(
+        &mut self,
+        table: Table,
+        key: &str,
+        dto: &impl Serialize,
+    ) -> Result<(), StoreError> {
         let bytes = encode(dto)?;
         self.put_bytes(table, key.as_bytes(), bytes)
     }
 
-    fn mark(&mut self, table: Table, key: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn mark(&mut self, table: Table, key: &[u8]) -> Result<(), StoreError> {
         self.put_bytes(table, key, Vec::new())
     }
 
-    fn remove(&mut self, table: Table, key: &[u8]) {
+    pub(crate) fn remove(&mut self, table: Table, key: &[u8]) {
         self.view.own.insert((table, key.to_vec()), None);
     }
 
-    fn count_up(&mut self, name: &str, what: &'static str, limit: u64) -> Result<(), StoreError> {
+    pub(crate) fn count_up(
+        &mut self,
+        name: &str,
+        what: &'static str,
+        limit: u64,
+    ) -> Result<(), StoreError> {
         let count = self.count(name)?;
         if count >= limit {
             return Err(StoreError::LimitReached { what, limit });
@@ -84,7 +99,7 @@ impl<'a> Tx<'a> {
         self.put(Table::Counters, name, &(count + 1))
     }
 
-    fn count_down(&mut self, name: &str) -> Result<(), StoreError> {
+    pub(crate) fn count_down(&mut self, name: &str) -> Result<(), StoreError> {
         match self.count(name)?.saturating_sub(1) {
             0 => self.remove(Table::Counters, name.as_bytes()),
             count => self.put(Table::Counters, name, &count)?,
@@ -92,7 +107,7 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    fn need_organization(&self, id: &OrganizationId) -> Result<(), StoreError> {
+    pub(crate) fn need_organization(&self, id: &OrganizationId) -> Result<(), StoreError> {
         if self.has(Table::Organizations, id.as_str().as_bytes())? {
             Ok(())
         } else {
@@ -103,7 +118,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    fn need_workspace(&self, id: &WorkspaceId) -> Result<(), StoreError> {
+    pub(crate) fn need_workspace(&self, id: &WorkspaceId) -> Result<(), StoreError> {
         if self.has(Table::Workspaces, id.as_str().as_bytes())? {
             Ok(())
         } else {
@@ -164,6 +179,7 @@ impl<'a> Tx<'a> {
         for credential in self.credentials(id)? {
             self.delete_credential(&credential.id)?;
         }
+        self.delete_network_policy(id)?;
         self.remove(Table::Organizations, key.as_bytes());
         self.count_down(counter::ORGANIZATIONS)?;
         Ok(true)
@@ -327,6 +343,7 @@ impl<'a> Tx<'a> {
             self.remove(Table::LiveLeases, live.as_bytes());
         }
         if !is_live {
+            self.delete_lease_filter(&lease.id)?;
             if let Some(old) = &old
                 && self.is_listed_as_ended(old)?
             {

@@ -1,5 +1,5 @@
-//! What tests share: a daemon on an engine in memory (or a given one), a client that signs, and
-//! waiting for conditions.
+//! What tests share: a daemon on an engine in memory (or a given one), a client that signs, a stub
+//! [`internet`], and waiting for conditions.
 //!
 //! ```no_run
 //! # async fn doc() {
@@ -17,12 +17,19 @@
 //! # }
 //! ```
 
+#[cfg(feature = "daemon")]
 mod client;
+#[cfg(feature = "daemon")]
 mod daemon;
+pub mod internet;
+#[cfg(feature = "daemon")]
 mod process;
 mod wait;
 
+#[cfg(feature = "daemon")]
 pub use client::{Answer, Client};
+#[cfg(feature = "daemon")]
 pub use daemon::{ORGANIZATION, Options, TestDaemon, WORKSPACE};
+#[cfg(feature = "daemon")]
 pub use process::{Footprint, Process, Site};
 pub use wait::{wait_for, wait_until};

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod id;
 pub mod limits;
 pub mod name;
+pub mod net;
 pub mod resources;
 pub mod role;
 pub mod secret;

@@ -352,6 +352,49 @@ pub const MAX_DNS_TTL_SECONDS: u32 = 86_400;
 pub const DNS_UPSTREAM_PATIENCE_MS: u64 = 300;
 /// How long a resolver that failed comes after the others.
 pub const DNS_UPSTREAM_AVOID_MS: u64 = 30_000;
+/// Upstream resolvers that can be configured.
+pub const MAX_DNS_UPSTREAMS: usize = 8;
+/// The shortest grace of a learned address that can be configured.
+pub const MIN_LEARNED_GRACE_MS: u64 = 1_000;
+/// How long installing the filter of one sandbox may take.
+pub const FILTER_INSTALL_TIMEOUT_MS: u64 = 30_000;
+/// How long removing it may take.
+pub const FILTER_REMOVE_TIMEOUT_MS: u64 = 15_000;
+/// How soon a filter that could not be installed, or a table that could not be restored, is tried again.
+pub const FILTER_RETRY_MS: u64 = 2_000;
+/// How often the sockets of a filter are tried again while a predecessor's are being closed.
+pub const FILTER_SOCKET_TRIES: u32 = 50;
+/// The pause between two such tries.
+pub const FILTER_SOCKET_PAUSE_MS: u64 = 20;
+/// Denied packets of one namespace that may wait to be told; more are not told.
+pub const MAX_DENIED_PACKETS_WAITING: usize = 1_024;
+/// Denied packets that one rule tells of in a second.
+pub const DENIED_PACKETS_PER_SECOND: u32 = 20;
+/// Denials that are remembered for each lease; the oldest go first.
+pub const MAX_EGRESS_DENIALS_PER_LEASE: usize = 256;
+/// Other events of its filter that are remembered for each lease.
+pub const MAX_EGRESS_ALLOWED_PER_LEASE: usize = 64;
+/// Leases whose events are remembered, ended ones included; the one that was silent longest goes first.
+pub const MAX_EGRESS_EVENT_LEASES: usize = 1_024;
+/// Lines that the filter of one sandbox may write into the journal in one window.
+pub const MAX_EGRESS_LOG_LINES: u32 = 20;
+/// The length of that window.
+pub const EGRESS_LOG_WINDOW_MS: u64 = 10_000;
+/// Notes about denials in one result of a command.
+pub const MAX_EGRESS_NOTES: usize = 8;
+/// Characters of one such note.
+pub const MAX_EGRESS_NOTE_CHARACTERS: usize = 200;
+/// Differences of the packet filter that are named in one event or audit row.
+pub const MAX_NAMED_DIFFERENCES: usize = 16;
 
 /// How long a profile that stops waits for its runtime to clear a probe away, in milliseconds.
 pub const PROFILE_SETTLE_TIMEOUT_MS: u64 = 8_000;
+
+/// Questions about connections that may wait for their thread.
+pub const MAX_CONNTRACK_REQUESTS: usize = 256;
+/// Denied packets that may wait to be told; more are counted.
+pub const MAX_DENIED_PACKETS: usize = 1_024;
+/// What may wait in the socket that a sandbox's questions come to.
+pub const DNS_SOCKET_BUFFER_BYTES: usize = 256 * KIB as usize;
+/// Connections for questions that may wait to be accepted.
+pub const MAX_DNS_TCP_BACKLOG: i32 = 128;

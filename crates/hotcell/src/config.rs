@@ -3,6 +3,7 @@
 //! `docs/operating/configuration.md` lists every key. Unknown keys are refused with their place,
 //! so that a misspelt limit is not silently the default.
 
+mod network;
 mod runtime;
 
 use std::{
@@ -14,6 +15,7 @@ use hotcell_core::lease::LeaseLimits;
 use hotcell_types::limits;
 use serde::Deserialize;
 
+pub use self::network::NetworkConfig;
 use self::runtime::RuntimeTable;
 pub use self::runtime::{EngineChoice, ImageChoice, RuntimeConfig};
 

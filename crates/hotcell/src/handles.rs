@@ -21,6 +21,10 @@ use crate::actors::{
     profile::ProfileMsg,
     workspace::{WorkspaceMsg, pass_gate},
 };
+use crate::{
+    config::NetworkConfig,
+    egress::{EventPage, EventQuery},
+};
 
 /// Who calls, for which chat. Already authenticated.
 #[derive(Debug, Clone)]
@@ -432,6 +436,11 @@ impl Sandboxes {
                 detail: image.err().map(|error| error.to_string()),
             });
         }
+        components.extend(context.egress.health().map(|health| Component {
+            name: "egress".into(),
+            ok: health.is_ok(),
+            detail: health.err(),
+        }));
         let faulted = context.crew.faulted().await;
         components.push(Component {
             name: "actors".into(),
@@ -442,6 +451,30 @@ impl Sandboxes {
             }),
         });
         components
+    }
+
+    /// What filters did lately.
+    #[must_use]
+    pub fn egress_events(&self, query: &EventQuery) -> EventPage {
+        self.context.egress.journal.page(query)
+    }
+
+    /// From where on [`Self::network_notes`] of a command that begins now are to be read.
+    #[must_use]
+    pub fn network_cursor(&self) -> u64 {
+        self.context.egress.journal.last()
+    }
+
+    /// What a member should know about their sandbox's network since then.
+    #[must_use]
+    pub fn network_notes(&self, lease: &LeaseId, since: u64) -> Vec<String> {
+        self.context.egress.journal.notes(lease, since)
+    }
+
+    /// The network of the profile.
+    #[must_use]
+    pub fn network(&self) -> &NetworkConfig {
+        &self.context.egress.network
     }
 
     /// Every runtime profile.

@@ -13,6 +13,7 @@ pub mod beneath;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod egress;
 pub mod handles;
 pub mod http;
 pub mod serve;

@@ -17,6 +17,7 @@ use std::{
     sync::Arc,
 };
 
+use hotcell_policy::Prefix;
 use hotcell_runtime::{Runtime, RuntimeError};
 use hotcell_runtime_docker::{DockerConfig, DockerRuntime};
 use hotcell_runtime_embedded::{Embedded, EmbeddedConfig};
@@ -29,6 +30,7 @@ use crate::{
     actors::{Appliance, BootError, OpenRuntime, Parts},
     clock::{SystemClock, SystemIds},
     config::{Config, EngineChoice, ImageChoice},
+    egress::{EgressParts, KernelHost, resolvers},
     handles::Sandboxes,
     http::{
         App, Calls, Connections, ListenError, NonceLogError, Nonces, OperatorToken, OutputStore,
@@ -54,6 +56,8 @@ pub struct Deps {
     pub ids: Arc<dyn IdSource>,
     /// The engine; the embedded one as configured when absent.
     pub runtime: Option<MakeRuntime>,
+    /// What filters are made with; the kernel and the configured resolvers when absent.
+    pub egress: Option<EgressParts>,
 }
 
 impl Default for Deps {
@@ -62,6 +66,7 @@ impl Default for Deps {
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             runtime: None,
+            egress: None,
         }
     }
 }
@@ -180,6 +185,7 @@ impl Daemon {
             scratch_bytes: config.scratch_bytes,
             max_sandboxes: config.max_sandboxes,
             image: config.runtime.image.clone(),
+            egress: egress(config, deps),
             open: open_runtime(config, deps, store.installation()),
         })
         .await?;
@@ -274,6 +280,24 @@ async fn listen(
         stopping.clone(),
     ));
     Ok((addr, listeners, stopping))
+}
+
+fn egress(config: &Config, deps: &Deps) -> EgressParts {
+    let network = config.runtime.network.clone();
+    if let Some(parts) = deps.egress.clone() {
+        return EgressParts { network, ..parts };
+    }
+    let address = config.listen.ip();
+    EgressParts {
+        upstream: resolvers(&network.upstreams),
+        network,
+        host: Arc::new(KernelHost),
+        // One that listens everywhere listens on the host's addresses, which are closed anyway.
+        appliance: (!address.is_unspecified())
+            .then(|| Prefix::single(address))
+            .into_iter()
+            .collect(),
+    }
 }
 
 fn open_runtime(config: &Config, deps: &Deps, installation: InstallationId) -> OpenRuntime {

@@ -2,12 +2,14 @@
 
 use std::{
     fs, io,
+    net::Ipv4Addr,
     os::fd::{AsFd, AsRawFd},
 };
 
 use futures_util::TryStreamExt;
+use hotcell_uplink::forward_from;
 use rtnetlink::{
-    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth,
+    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::link::{InfoData, InfoVeth, LinkAttribute},
 };
 
@@ -28,6 +30,7 @@ pub(crate) fn plug(
     far: impl AsFd + Send + Copy,
     near: impl AsFd + Send + Copy,
     ends: Ends,
+    filtered: bool,
 ) -> io::Result<()> {
     within(near, no_ipv6)?;
     within(far, move || {
@@ -53,18 +56,27 @@ pub(crate) fn plug(
             // Not every OCI runtime does it for the holder, and gVisor takes what is up only.
             let loopback = LinkUnspec::new_with_index(LOOPBACK).up().build();
             handle.link().set(loopback).execute().await.map_err(nl)?;
-            set_up(handle, NEAR_NAME, ends.near).await
+            set_up(&handle, NEAR_NAME, ends.near).await?;
+            if filtered {
+                let out = RouteMessageBuilder::<Ipv4Addr>::new().gateway(ends.far).build();
+                handle.route().add(out).replace().execute().await.map_err(nl)?;
+            }
+            Ok(())
         })
     })?;
     within(far, || {
-        block_on(|handle| set_up(handle, FAR_NAME, ends.far))
+        block_on(|handle| async move { set_up(&handle, FAR_NAME, ends.far).await })?;
+        if filtered {
+            forward_from(FAR_NAME)?;
+        }
+        Ok(())
     })
 }
 
 /// Gives a link its address and takes it up. Also when it had one: a sandbox with its own network
 /// stack takes the address away from the link that it uses, and the next one needs it again.
-async fn set_up(handle: Handle, name: &str, address: std::net::Ipv4Addr) -> io::Result<()> {
-    let index = index_of(&handle, name).await?;
+async fn set_up(handle: &Handle, name: &str, address: Ipv4Addr) -> io::Result<()> {
+    let index = index_of(handle, name).await?;
     let added = handle
         .address()
         .add(index, address.into(), PREFIX_BITS)
@@ -90,7 +102,9 @@ fn no_ipv6() -> io::Result<()> {
         })
 }
 
-fn block_on<F: Future<Output = io::Result<()>>>(work: impl FnOnce(Handle) -> F) -> io::Result<()> {
+pub(super) fn block_on<T, F: Future<Output = io::Result<T>>>(
+    work: impl FnOnce(Handle) -> F,
+) -> io::Result<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()?

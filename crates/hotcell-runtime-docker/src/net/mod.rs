@@ -13,11 +13,14 @@
 //!
 //! A socket stays in the namespace that it was born in, whoever uses it; so the daemon reaches an
 //! agent without any interface on the host. The engine makes no network for us: there is no
-//! bridge, no address of the host and no rule of the engine's that could be missing.
+//! bridge, no address of the host and no rule of the engine's that could be missing. A sandbox with
+//! a filtered network has a holder under every engine, and its far end is its gateway: see
+//! [`way_out`].
 
 mod link;
 mod namespace;
 mod sockets;
+mod way_out;
 
 use std::{
     fs::File,
@@ -33,14 +36,15 @@ use hotcell_types::{LeaseId, limits::MAX_ENGINE_FILE_BYTES};
 pub(crate) use link::plug;
 pub(crate) use namespace::{Pin, of_process};
 pub(crate) use sockets::Sockets;
+pub(crate) use way_out::{connect_out, disconnect, host_end};
 
 /// The two addresses of one lease's link: a /30 out of 100.64.0.0/10, a range that no other network
 /// may announce (RFC 6598). It follows from the lease. Two leases may well share one: each pair
 /// lives in namespaces of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ends {
-    far: Ipv4Addr,
-    near: Ipv4Addr,
+    pub(crate) far: Ipv4Addr,
+    pub(crate) near: Ipv4Addr,
 }
 
 impl Ends {
@@ -50,7 +54,12 @@ impl Ends {
         let number = lease.as_str().bytes().fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         });
-        let base = u32::from(Ipv4Addr::new(100, 64, 0, 0)) + (number % BLOCKS) * 4;
+        let mut base = u32::from(Ipv4Addr::new(100, 64, 0, 0)) + (number % BLOCKS) * 4;
+        // Where uplinks have theirs; a far end may have both.
+        let (uplinks, bits) = hotcell_uplink::RANGE;
+        if base >> (32 - bits) == u32::from(uplinks) >> (32 - bits) {
+            base += 1 << (32 - bits);
+        }
         Self {
             far: Ipv4Addr::from(base + 1),
             near: Ipv4Addr::from(base + 2),
@@ -61,7 +70,7 @@ impl Ends {
 /// What a sandbox calls its link.
 const NEAR_NAME: &str = "eth0";
 /// What the far end calls it.
-const FAR_NAME: &str = "hc0";
+pub(crate) const FAR_NAME: &str = "hc0";
 const PREFIX_BITS: u8 = 30;
 
 /// How to reach one agent.
@@ -99,16 +108,17 @@ pub(crate) fn probe(with_link: bool) -> io::Result<()> {
         return Ok(());
     }
     let other = namespace::make()?;
-    plug(&one, &other, Ends::of(&LeaseId::from_bits(0)))
+    plug(&one, &other, Ends::of(&LeaseId::from_bits(0)), false)
 }
 
-/// Looks whether the namespace of a process leads nowhere, and says what it found otherwise.
-pub(crate) fn leads_nowhere(pid: u32) -> Result<(), String> {
+/// Looks whether the namespace of a process leads nowhere, or by the `gateway` only, and says what it
+/// found otherwise.
+pub(crate) fn leads_nowhere(pid: u32, gateway: Option<Ipv4Addr>) -> Result<(), String> {
     let read = |name: &str| {
         let path = format!("/proc/{pid}/net/{name}");
         read_text(&path).map_err(|error| format!("{path}: {error}"))
     };
-    if let Some(route) = foreign_ipv4_route(&read("route")?) {
+    if let Some(route) = foreign_ipv4_route(&read("route")?, gateway) {
         return Err(format!("the sandbox has a route: {route}"));
     }
     match read("ipv6_route") {
@@ -129,12 +139,16 @@ fn read_text(path: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// A line of `/proc/net/route` that is not the link's own network.
-fn foreign_ipv4_route(table: &str) -> Option<&str> {
+/// A line of `/proc/net/route` that is neither the link's own network nor by the gateway.
+fn foreign_ipv4_route(table: &str, gateway: Option<Ipv4Addr>) -> Option<&str> {
+    // As the kernel shows it: the address as it lies in memory, read as a number.
+    let ours = gateway.map(|gateway| format!("{:08X}", u32::from_ne_bytes(gateway.octets())));
     table.lines().skip(1).find(|line| {
         let mut words = line.split_ascii_whitespace();
-        let (device, gateway) = (words.next(), words.nth(1));
-        !matches!(device, Some(NEAR_NAME | "lo")) || gateway != Some("00000000")
+        let (device, by) = (words.next(), words.nth(1));
+        let by_none = by == Some("00000000");
+        let by_ours = by.is_some() && by == ours.as_deref();
+        !matches!(device, Some(NEAR_NAME | "lo")) || !(by_none || by_ours)
     })
 }
 
@@ -163,8 +177,12 @@ mod tests {
             ("broken\n", true),
         ] {
             let table = format!("{HEAD}{line}");
-            assert_eq!(foreign_ipv4_route(&table).is_some(), foreign, "{line:?}");
+            assert_eq!(foreign_ipv4_route(&table, None).is_some(), foreign, "{line:?}");
         }
+        let by = format!("{HEAD}eth0\t00000000\t01004064\t0003\t0\t0\t0\t00000000\n");
+        let gateway = |last| Some(Ipv4Addr::new(100, 64, 0, last));
+        assert_eq!(foreign_ipv4_route(&by, gateway(1)), None);
+        assert!(foreign_ipv4_route(&by, gateway(5)).is_some());
     }
 
     #[test]

@@ -5,18 +5,24 @@ use std::{
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
 };
 
 use hotcell_types::limits::MAX_GATEWAY_REQUESTS;
+use hotcell_uplink::{self as uplink, HostSide, UplinkAddresses, detach};
 use nix::sched::{CloneFlags, setns, unshare};
+use rtnetlink::Handle;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tokio::{
     net::TcpSocket,
     sync::{mpsc, oneshot},
 };
 
-use super::{link, slot::Slot, sysctl};
+use super::{
+    link::{self, Reach},
+    slot::Slot,
+};
 use crate::birth::private_mounts;
 
 type Reply<T> = oneshot::Sender<io::Result<T>>;
@@ -27,8 +33,17 @@ enum Request {
         name: String,
         slot: Slot,
         sandbox: OwnedFd,
+        reach: Reach,
         reply: Reply<()>,
     },
+    Uplink {
+        host_end: String,
+        host: OwnedFd,
+        side: HostSide,
+        reply: Reply<UplinkAddresses>,
+    },
+    IsPeer(u32, Reply<bool>),
+    Route(UplinkAddresses, Reply<()>),
     Detach {
         name: String,
         reply: Reply<()>,
@@ -40,6 +55,7 @@ enum Request {
 #[derive(Debug, Clone)]
 pub(crate) struct Gateway {
     requests: mpsc::Sender<Request>,
+    namespace: Arc<OwnedFd>,
 }
 
 impl Gateway {
@@ -49,14 +65,20 @@ impl Gateway {
         let (ready, opened) = oneshot::channel();
         thread::Builder::new()
             .name("gateway".into())
-            .spawn(move || match enter(&path).and_then(|()| reactor()) {
-                Err(error) => {
-                    let _ = ready.send(Err(error));
+            .spawn(move || {
+                let entered = enter(&path).and_then(|()| Ok((own_namespace()?, reactor()?)));
+                match entered {
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                    }
+                    Ok((namespace, reactor)) => reactor.block_on(serve(inbox, namespace, ready)),
                 }
-                Ok(reactor) => reactor.block_on(serve(inbox, ready)),
             })?;
-        opened.await.map_err(|_| gone())??;
-        Ok(Self { requests })
+        let namespace = Arc::new(opened.await.map_err(|_| gone())??);
+        Ok(Self {
+            requests,
+            namespace,
+        })
     }
 
     /// An unconnected socket of the gateway namespace.
@@ -74,13 +96,62 @@ impl Gateway {
         self.ask(Request::Names).await
     }
 
+    /// The namespace itself.
+    pub(crate) fn namespace(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.namespace)
+    }
+
+    /// Makes sure of the uplink to the namespace that the caller is in. `host_end` is its name there;
+    /// `seed` says which addresses to try first. May be repeated, also after a failure in the middle.
+    pub(crate) async fn uplink(&self, host_end: &str, seed: u32) -> io::Result<UplinkAddresses> {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        let speaking = tokio::spawn(connection);
+        let made = self.make_uplink(&handle, host_end, seed).await;
+        speaking.abort();
+        made
+    }
+
+    async fn make_uplink(
+        &self,
+        handle: &Handle,
+        host_end: &str,
+        seed: u32,
+    ) -> io::Result<UplinkAddresses> {
+        let mut side = uplink::look(handle, host_end, seed).await?;
+        if let HostSide::Present { index, .. } = side
+            && !self.ask(|reply| Request::IsPeer(index, reply)).await?
+        {
+            // It leads to a gateway namespace that was lost.
+            detach(handle, host_end).await?;
+            side = uplink::look(handle, host_end, seed).await?;
+        }
+        let (host, host_name) = (own_namespace()?, host_end.to_owned());
+        let made = self.ask(|reply| Request::Uplink {
+            host_end: host_name,
+            host,
+            side,
+            reply,
+        });
+        let addresses = made.await?;
+        uplink::finish_host(handle, host_end, addresses).await?;
+        self.ask(|reply| Request::Route(addresses, reply)).await?;
+        Ok(addresses)
+    }
+
     /// Links the namespace `sandbox` to the gateway. For threads that may wait.
-    pub(crate) fn attach(&self, name: String, slot: Slot, sandbox: OwnedFd) -> io::Result<()> {
+    pub(crate) fn attach(
+        &self,
+        name: String,
+        slot: Slot,
+        reach: Reach,
+        sandbox: OwnedFd,
+    ) -> io::Result<()> {
         let (reply, answer) = oneshot::channel();
         let request = Request::Attach {
             name,
             slot,
             sandbox,
+            reach,
             reply,
         };
         self.requests.blocking_send(request).map_err(|_| gone())?;
@@ -125,17 +196,36 @@ fn enter(path: &Path) -> io::Result<()> {
         unshare(CloneFlags::CLONE_NEWNET)?;
         mount_bind("/proc/thread-self/ns/net", path)?;
     }
-    match sysctl::close_gateway() {
+    match uplink::close_gateway() {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             // A hardened unit has /proc/sys read-only; in a mount namespace of our own it need
             // not be.
             unshare(CloneFlags::CLONE_NEWNS)?;
             private_mounts()?;
-            sysctl::make_writable()?;
-            sysctl::close_gateway()
+            uplink::make_writable()?;
+            uplink::close_gateway()
         }
         other => other,
     }
+}
+
+fn own_namespace() -> io::Result<OwnedFd> {
+    File::open("/proc/thread-self/ns/net").map(OwnedFd::from)
+}
+
+/// Removes the host's end of an uplink, and with it the other; one that is not there is fine.
+pub(crate) fn remove_host_end(name: &str) -> io::Result<()> {
+    let name = name.to_owned();
+    let removing = move || {
+        reactor()?.block_on(async {
+            let (connection, handle, _) = rtnetlink::new_connection()?;
+            tokio::spawn(connection);
+            detach(&handle, &name).await
+        })
+    };
+    // A thread of its own: the caller may be in a reactor already.
+    thread::scope(|scope| scope.spawn(removing).join())
+        .unwrap_or_else(|_| Err(io::Error::other("the thread that removes the uplink failed")))
 }
 
 /// Lets go of the namespace that `path` keeps alive; it ends with its last sandbox.
@@ -147,7 +237,7 @@ pub(crate) fn close(path: &Path) -> io::Result<()> {
     crate::fault::remove_file(path)
 }
 
-async fn serve(mut inbox: mpsc::Receiver<Request>, ready: Reply<()>) {
+async fn serve(mut inbox: mpsc::Receiver<Request>, namespace: OwnedFd, ready: Reply<OwnedFd>) {
     let handle = match rtnetlink::new_connection() {
         Ok((connection, handle, _)) => {
             tokio::spawn(connection);
@@ -158,7 +248,7 @@ async fn serve(mut inbox: mpsc::Receiver<Request>, ready: Reply<()>) {
             return;
         }
     };
-    let _ = ready.send(Ok(()));
+    let _ = ready.send(Ok(namespace));
     while let Some(request) = inbox.recv().await {
         // Whoever asked may have given up; the answer is then nobody's. Netlink may wait long for
         // the kernel's lock, so that sockets are not kept waiting behind it.
@@ -170,17 +260,33 @@ async fn serve(mut inbox: mpsc::Receiver<Request>, ready: Reply<()>) {
                 name,
                 slot,
                 sandbox,
+                reach,
                 reply,
             } => {
                 let handle = handle.clone();
                 tokio::spawn(async move {
-                    let _ = reply.send(link::attach(&handle, &name, slot, sandbox).await);
+                    let attached = link::attach(&handle, &name, slot, sandbox, reach).await;
+                    let _ = reply.send(attached);
                 });
+            }
+            Request::Uplink {
+                host_end,
+                host,
+                side,
+                reply,
+            } => {
+                let _ = reply.send(uplink::make(&handle, &host_end, host, &side).await);
+            }
+            Request::IsPeer(index, reply) => {
+                let _ = reply.send(uplink::is_peer(&handle, index).await);
+            }
+            Request::Route(addresses, reply) => {
+                let _ = reply.send(uplink::route(&handle, addresses).await);
             }
             Request::Detach { name, reply } => {
                 let handle = handle.clone();
                 tokio::spawn(async move {
-                    let _ = reply.send(link::detach(&handle, &name).await);
+                    let _ = reply.send(detach(&handle, &name).await);
                 });
             }
             Request::Names(reply) => {

@@ -2,12 +2,15 @@
 
 use std::{
     io,
+    net::Ipv4Addr,
     os::fd::{AsFd, AsRawFd},
 };
 
 use futures_util::TryStreamExt;
+use hotcell_runtime::NetworkMode;
+use hotcell_uplink::{detach, forward_from, nl};
 use rtnetlink::{
-    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth,
+    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::link::{InfoData, InfoVeth, LinkAttribute},
 };
 
@@ -23,10 +26,21 @@ const INSIDE_INDEX: u32 = 64;
 /// The number of the first link in the gateway.
 const GATEWAY_INDEX: u32 = 1_024;
 
-fn nl(error: rtnetlink::Error) -> io::Error {
-    match error {
-        rtnetlink::Error::NetlinkError(message) => message.to_io(),
-        other => io::Error::other(other),
+/// What a sandbox's link leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The gateway, and nothing beyond it.
+    Nothing,
+    /// What its filter lets through.
+    Filtered,
+}
+
+impl From<NetworkMode> for Reach {
+    fn from(mode: NetworkMode) -> Self {
+        match mode {
+            NetworkMode::None => Self::Nothing,
+            NetworkMode::Filtered => Self::Filtered,
+        }
     }
 }
 
@@ -36,6 +50,7 @@ pub(super) async fn attach(
     name: &str,
     slot: Slot,
     sandbox: impl AsFd,
+    reach: Reach,
 ) -> io::Result<()> {
     let index = GATEWAY_INDEX + u32::from(u16::from(slot));
     let peer = LinkUnspec::new_with_index(INSIDE_INDEX)
@@ -53,19 +68,10 @@ pub(super) async fn attach(
         .add(index, slot.gateway().into(), PREFIX_BITS)
         .execute()
         .await
-        .map_err(nl)
-}
-
-/// Removes a pair by its name here; one that is not there is fine.
-pub(super) async fn detach(handle: &Handle, name: &str) -> io::Result<()> {
-    let index = match index_of(handle, name).await {
-        Err(error) if is_missing(&error) => return Ok(()),
-        other => other?,
-    };
-    match handle.link().del(index).execute().await.map_err(nl) {
-        // The kernel was faster: the other end went with its namespace.
-        Err(error) if is_missing(&error) => Ok(()),
-        other => other,
+        .map_err(nl)?;
+    match reach {
+        Reach::Nothing => Ok(()),
+        Reach::Filtered => forward_from(name),
     }
 }
 
@@ -88,28 +94,10 @@ pub(super) async fn names(handle: &Handle) -> io::Result<Vec<String>> {
         .collect())
 }
 
-async fn index_of(handle: &Handle, name: &str) -> io::Result<u32> {
-    let link = handle
-        .link()
-        .get()
-        .match_name(name.to_owned())
-        .execute()
-        .try_next()
-        .await
-        .map_err(nl)?;
-    link.map(|link| link.header.index)
-        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    const NO_SUCH_DEVICE: i32 = 19;
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_DEVICE)
-}
-
 /// Brings up loopback and the link, and gives it its address, in the sandbox whose namespace the
-/// calling thread is in. It gets no route but to its own /30, so there is nothing beyond the
-/// gateway to send to.
-pub(crate) fn configure_inside(slot: Slot) -> io::Result<()> {
+/// calling thread is in. Without a network it gets no route but to its own /30, so there is nothing
+/// beyond the gateway to send to.
+pub(crate) fn configure_inside(slot: Slot, reach: Reach) -> io::Result<()> {
     inside(async |handle| {
         for index in [LOOPBACK, INSIDE_INDEX] {
             let up = LinkUnspec::new_with_index(index).up().build();
@@ -120,7 +108,14 @@ pub(crate) fn configure_inside(slot: Slot) -> io::Result<()> {
             .add(INSIDE_INDEX, slot.sandbox().into(), PREFIX_BITS)
             .execute()
             .await
-            .map_err(nl)
+            .map_err(nl)?;
+        if reach == Reach::Nothing {
+            return Ok(());
+        }
+        let out = RouteMessageBuilder::<Ipv4Addr>::new()
+            .gateway(slot.gateway())
+            .build();
+        handle.route().add(out).execute().await.map_err(nl)
     })
 }
 

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "u16", into = "u16")]
 pub(crate) struct Slot(u16);
 
+/// Where addresses of links are from.
+pub(crate) const RANGE: (Ipv4Addr, u8) = (Ipv4Addr::new(100, 64, 0, 0), 16);
+
 /// Addresses of one link are this many bits long.
 pub(crate) const PREFIX_BITS: u8 = 30;
 
@@ -41,7 +44,7 @@ impl Slot {
     }
 
     fn address(self, host: u32) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(Ipv4Addr::new(100, 64, 0, 0)) + u32::from(self.0) * 4 + host)
+        Ipv4Addr::from(u32::from(RANGE.0) + u32::from(self.0) * 4 + host)
     }
 }
 

@@ -19,6 +19,7 @@ mod record;
 mod sandbox;
 mod script;
 pub mod shell;
+mod site;
 mod unit;
 
 use std::{
@@ -31,8 +32,8 @@ use async_trait::async_trait;
 use hotcell_types::{AgentKey, InstallationId, LeaseId};
 
 use crate::{
-    Check, Facts, ImageInfo, ImageRef, Isolation, Labels, Observed, ObservedState, Runtime,
-    RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats,
+    Check, Facts, FilterSite, ImageInfo, ImageRef, Isolation, Labels, Observed, ObservedState,
+    Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats,
 };
 
 pub use record::{Called, Effect};
@@ -60,6 +61,8 @@ struct Inner {
     units: Mutex<BTreeMap<LeaseId, Arc<Unit>>>,
     script: Mutex<Script>,
     record: Mutex<Record>,
+    /// The number of each sandbox's link; never given again.
+    links: Mutex<BTreeMap<LeaseId, u16>>,
 }
 
 /// The in-memory engine. Clones share it, as a restarted daemon shares an engine with its
@@ -79,6 +82,7 @@ impl FakeRuntime {
                 units: Mutex::default(),
                 script: Mutex::default(),
                 record: Mutex::default(),
+                links: Mutex::default(),
             }),
         }
     }
@@ -159,6 +163,12 @@ impl FakeRuntime {
             .values()
             .filter(|unit| unit.state() == ObservedState::Running)
             .count()
+    }
+
+    fn link(&self, lease: &LeaseId) -> u16 {
+        let mut links = lock(&self.inner.links);
+        let next = u16::try_from(links.len()).unwrap_or(u16::MAX);
+        *links.entry(lease.clone()).or_insert(next)
     }
 
     fn unit(&self, lease: &LeaseId) -> Result<Arc<Unit>, RuntimeError> {
@@ -306,6 +316,14 @@ impl Runtime for FakeRuntime {
         lock(&self.inner.record).add(Effect::Wait, Some(lease));
         let unit = self.unit(lease)?;
         Ok(unit.ended().await)
+    }
+
+    async fn filter_site(&self, lease: &LeaseId) -> Result<FilterSite, RuntimeError> {
+        self.around(Effect::FilterSite, Some(lease), async || {
+            self.unit(lease)?;
+            Ok(site::of_link(self.link(lease)))
+        })
+        .await
     }
 
     async fn stats(&self, lease: &LeaseId) -> Result<Stats, RuntimeError> {

@@ -28,6 +28,8 @@ pub enum Effect {
     Wait,
     /// `Runtime::stats`; no hook runs around it.
     Stats,
+    /// `Runtime::filter_site`.
+    FilterSite,
     /// `Sandbox::ready`.
     Ready,
     /// `Sandbox::exec`.

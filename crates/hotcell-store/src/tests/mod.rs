@@ -4,6 +4,7 @@ mod damage;
 mod disk;
 mod group;
 mod migration;
+mod policies;
 mod property;
 mod rules;
 mod shapes;

@@ -121,6 +121,7 @@ fn present() -> Value {
     shapes.add("leases states", json!(LeaseStateV1::ALL));
     shapes.add("leases classes", json!(ClassV1::ALL));
     shapes.add("outputs", OutputDto::from(&output(1, "w1", "c1", 1)));
+    super::policies::shapes(&mut |name, value| shapes.add(name, value));
     for actor in actors() {
         let name = format!("audit by {actor:?}");
         let row = AuditRow {
@@ -185,6 +186,7 @@ fn every_shape_of_the_snapshot_is_still_read() {
             "organizations" => round_trip::<OrganizationDto>(value),
             "workspaces" => round_trip::<WorkspaceDto>(value),
             "credentials" => round_trip::<CredentialDto>(value),
+            "network_policies" | "lease_filters" => super::policies::is_read(name, value),
             "leases" if value.is_object() => round_trip::<LeaseDto>(value),
             "leases" if name.ends_with("states") => round_trip::<Vec<LeaseStateV1>>(value),
             "leases" => round_trip::<Vec<ClassV1>>(value),

@@ -19,11 +19,17 @@ use tokio::time::Instant;
 use super::{
     context::Context,
     crew::Crew,
+    egress::Egress,
     live::Live,
     profile::{OpenRuntime, Profile, ProfileMsg},
     workspace::WorkspaceMsg,
 };
-use crate::{config::ImageChoice, handles::Sandboxes, volumes::Volumes};
+use crate::{
+    config::ImageChoice,
+    egress::{EgressParts, Journal},
+    handles::Sandboxes,
+    volumes::Volumes,
+};
 
 /// What the actors work with.
 pub struct Parts {
@@ -43,6 +49,8 @@ pub struct Parts {
     pub max_sandboxes: usize,
     /// What sandboxes run.
     pub image: ImageChoice,
+    /// What filters are made with.
+    pub egress: EgressParts,
     /// Opens the engine of the profile `default`.
     pub open: OpenRuntime,
 }
@@ -85,7 +93,10 @@ impl Appliance {
     /// The store fails, or an actor cannot be started. An engine that cannot be opened is no
     /// error: its profile is faulted then.
     pub async fn start(parts: Parts) -> Result<Self, BootError> {
+        let journal = Arc::new(Journal::new(Arc::clone(&parts.clock)));
+        let egress = Egress::new(parts.egress, journal, &parts.store.installation());
         let context = Arc::new(Context {
+            egress,
             store: parts.store,
             clock: parts.clock,
             ids: parts.ids,
@@ -131,7 +142,16 @@ impl Appliance {
         let deadline = Instant::now() + Duration::from_millis(limits::BOOT_RECONCILE_TIMEOUT_MS);
         context.crew.started().await?;
         let mut of_workspace: BTreeMap<WorkspaceId, Vec<LeaseRecord>> = BTreeMap::new();
-        for record in context.store.read(|view| view.leases()).await? {
+        let records = context.store.read(|view| view.leases()).await?;
+        // Before anybody starts or removes a sandbox.
+        let filters = async {
+            context.profile.tried().await;
+            context.egress.take_over(context, &records).await;
+        };
+        if tokio::time::timeout_at(deadline, filters).await.is_err() {
+            tracing::warn!("not every filter was taken over in time; that goes on");
+        }
+        for record in records {
             let of = of_workspace.entry(record.workspace.clone()).or_default();
             of.push(record);
         }

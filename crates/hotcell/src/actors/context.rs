@@ -9,7 +9,7 @@ use hotcell_core::lease::LeaseLimits;
 use hotcell_store::Store;
 use hotcell_types::{Clock, IdSource};
 
-use super::{crew::Crew, live::Live, profile::Profile};
+use super::{crew::Crew, egress::Egress, live::Live, profile::Profile};
 use crate::volumes::Volumes;
 
 /// What every actor needs. Made once, shared by all.
@@ -22,6 +22,7 @@ pub(crate) struct Context {
     pub(crate) scratch_bytes: u64,
     /// The one profile of the configuration, `default`.
     pub(crate) profile: Profile,
+    pub(crate) egress: Egress,
     pub(crate) live: Live,
     pub(crate) crew: Crew,
     pub(crate) leaving: AtomicBool,

@@ -1,14 +1,15 @@
 //! The supervision tree, and how leases and workspaces get their actors.
 //!
 //! ```text
-//!   root ─┬─ profiles ─── default                      one engine
+//!   root ─┬─ egress ───── <lease>, …, space-<n>, …     filters, and guards of their tables
+//!         ├─ profiles ─── default                      one engine
 //!         ├─ workspaces ─ <workspace>, …               admission, on demand
 //!         └─ leases ───── <lease>, …                   one sandbox each
 //! ```
 //!
 //! Started in this order, stopped in reverse. The store is a thread of its own below all of them:
-//! it is opened before the tree and closed after it. (Egress filters will stand between the
-//! store and the profiles, and outlive the actors of the leases whose traffic they filter.)
+//! it is opened before the tree and closed after it. Filters outlive the actors of the leases whose
+//! traffic they filter.
 
 use std::{
     collections::HashMap,
@@ -21,19 +22,27 @@ use std::{
 use hotcell_supervision::{
     AddError, Address, CallError, ChildSpec, ChildStatus, Restart, Supervisor, SupervisorHandle,
 };
-use hotcell_types::{WorkspaceId, limits};
+use hotcell_types::{LeaseId, WorkspaceId, limits};
 use ractor::SpawnErr;
 
 use super::{
     context::Context,
+    egress::{
+        Filter, FilterActor, FilterArguments, GuardActor, GuardArguments, Space as FilterSpace,
+    },
     lease::{LeaseActor, LeaseArguments, Origin},
     live::{LiveLease, lock},
     profile::{OpenRuntime, ProfileActor, ProfileArguments},
     workspace::{WorkspaceActor, WorkspaceArguments, WorkspaceMsg},
 };
 
+fn guard_id(number: u64) -> String {
+    format!("space-{number}")
+}
+
 struct Tree {
     root: SupervisorHandle,
+    egress: SupervisorHandle,
     profiles: SupervisorHandle,
     workspaces: SupervisorHandle,
     leases: SupervisorHandle,
@@ -64,10 +73,12 @@ impl Crew {
                 (ProfileActor, ProfileArguments { context, open })
             },
         );
+        let (egress_spec, egress) = Supervisor::child("egress", Vec::new(), jitter());
         let (profiles_spec, profiles) = Supervisor::child("profiles", vec![profile], jitter());
         let (workspaces_spec, workspaces) = Supervisor::child("workspaces", Vec::new(), jitter());
         let (leases_spec, leases) = Supervisor::child("leases", Vec::new(), jitter());
         let children = vec![
+            egress_spec.stop_timeout_ms(limits::MAX_CHILD_STOP_MS),
             profiles_spec,
             workspaces_spec,
             leases_spec.stop_timeout_ms(limits::MAX_CHILD_STOP_MS),
@@ -75,6 +86,7 @@ impl Crew {
         let root = Supervisor::start("root", children, jitter()).await?;
         let tree = Tree {
             root,
+            egress,
             profiles,
             workspaces,
             leases,
@@ -128,6 +140,74 @@ impl Crew {
             .on_fault(move |reason| of_fault.set_fault(Some(reason.to_owned())));
         let tree = self.tree().map_err(AddError::Call)?;
         tree.leases.add(spec).await
+    }
+
+    /// Starts the actor of a filter.
+    ///
+    /// # Errors
+    /// It cannot be added.
+    pub(crate) async fn start_filter(
+        &self,
+        context: &Arc<Context>,
+        filter: &Arc<Filter>,
+    ) -> Result<(), AddError> {
+        let arguments = FilterArguments {
+            context: Arc::clone(context),
+            filter: Arc::clone(filter),
+        };
+        let make = move || (FilterActor, arguments.clone());
+        let of_fault = Arc::clone(filter);
+        let id = filter.whose.lease.as_str();
+        let spec = ChildSpec::actor_at(id, filter.address.clone(), make)
+            .on_fault(move |reason| of_fault.set_fault(reason));
+        let tree = self.tree().map_err(AddError::Call)?;
+        tree.egress.add(spec).await
+    }
+
+    /// Starts the actor of a filter again that was given up.
+    pub(crate) async fn retry_filter(&self, lease: &LeaseId) {
+        if let Ok(tree) = self.tree()
+            && let Err(error) = tree.egress.retry(lease.as_str()).await
+        {
+            tracing::warn!(%lease, %error, "the filter's actor cannot be started again");
+        }
+    }
+
+    /// Stops the actor of a filter for good.
+    pub(crate) async fn stop_filter(&self, lease: &LeaseId) {
+        if let Ok(tree) = self.tree()
+            && let Err(error) = tree.egress.remove(lease.as_str()).await
+        {
+            tracing::warn!(%lease, %error, "the filter's actor cannot be stopped");
+        }
+    }
+
+    /// Starts the guard of a packet filter.
+    ///
+    /// # Errors
+    /// It cannot be added.
+    pub(crate) async fn start_guard(
+        &self,
+        context: &Arc<Context>,
+        space: &Arc<FilterSpace>,
+    ) -> Result<(), AddError> {
+        let arguments = GuardArguments {
+            context: Arc::clone(context),
+            space: Arc::clone(space),
+        };
+        let make = move || (GuardActor, arguments.clone());
+        let (spec, _) = ChildSpec::actor(guard_id(space.number()), make);
+        let tree = self.tree().map_err(AddError::Call)?;
+        tree.egress.add(spec).await
+    }
+
+    /// Stops the guard of a packet filter that nobody needs any more.
+    pub(crate) async fn stop_guard(&self, number: u64) {
+        if let Ok(tree) = self.tree()
+            && let Err(error) = tree.egress.remove(&guard_id(number)).await
+        {
+            tracing::warn!(number, %error, "the guard of a packet filter cannot be stopped");
+        }
     }
 
     /// Starts the actors of leases again that were given up.
@@ -205,6 +285,7 @@ impl Crew {
         let mut faulted = Vec::new();
         for (name, handle) in [
             ("root", &tree.root),
+            ("egress", &tree.egress),
             ("profiles", &tree.profiles),
             ("workspaces", &tree.workspaces),
             ("leases", &tree.leases),

@@ -13,6 +13,7 @@
 mod boot;
 pub(crate) mod context;
 pub(crate) mod crew;
+pub(crate) mod egress;
 pub(crate) mod lease;
 pub(crate) mod live;
 pub(crate) mod profile;

@@ -7,7 +7,11 @@ use hotcell_runtime_docker::{EngineKind, EngineSocket};
 use hotcell_runtime_embedded::{NetworkStack, OciKind, RuntimeChoice};
 use serde::Deserialize;
 
-use super::{ConfigError, value};
+use super::{
+    ConfigError,
+    network::{FilterModeKey, NetworkConfig, NetworkKeys, NetworkModeKey},
+    value,
+};
 
 /// The engine of the profile `default`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +20,8 @@ pub struct RuntimeConfig {
     pub engine: EngineChoice,
     /// What sandboxes run.
     pub image: ImageChoice,
+    /// What sandboxes may reach.
+    pub network: NetworkConfig,
 }
 
 /// What makes the sandboxes.
@@ -92,10 +98,23 @@ pub(super) struct RuntimeTable {
     oci_runtime: Option<String>,
     runsc_network: NetworkKey,
     image: Option<String>,
+    network: NetworkModeKey,
+    filter_mode: Option<FilterModeKey>,
+    dns_upstreams: Option<Vec<String>>,
+    block_encrypted_dns: Option<bool>,
+    learned_grace_ms: Option<u64>,
 }
 
 impl RuntimeTable {
-    pub(super) fn check(self) -> Result<RuntimeConfig, ConfigError> {
+    pub(super) fn check(mut self) -> Result<RuntimeConfig, ConfigError> {
+        let network = NetworkKeys {
+            network: self.network,
+            filter_mode: self.filter_mode,
+            dns_upstreams: self.dns_upstreams.take(),
+            block_encrypted_dns: self.block_encrypted_dns,
+            learned_grace_ms: self.learned_grace_ms,
+        };
+        let network = network.check()?;
         let image = self.image.as_deref().unwrap_or("base");
         let image: ImageChoice = image
             .parse()
@@ -115,7 +134,11 @@ impl RuntimeTable {
                 self.containers(EngineKind::Podman, "/run/podman/podman.sock", &image)?
             }
         };
-        Ok(RuntimeConfig { engine, image })
+        Ok(RuntimeConfig {
+            engine,
+            image,
+            network,
+        })
     }
 
     fn containers(

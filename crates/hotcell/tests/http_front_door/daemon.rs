@@ -103,6 +103,7 @@ impl TestDaemon {
             clock: clock.clone(),
             ids: Arc::new(SystemIds),
             runtime: Some(runtime),
+            egress: None,
         };
         let daemon = Daemon::start(config, deps).await.unwrap();
         let token = std::fs::read_to_string(token_file)

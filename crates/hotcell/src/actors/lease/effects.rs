@@ -13,7 +13,7 @@ use hotcell_core::{
     model::{AuditRow, LeaseRecord},
 };
 use hotcell_runtime::{
-    Labels, NetworkMode, Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxError, SandboxSpec,
+    Labels, Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxError, SandboxSpec,
 };
 use hotcell_store::StoreError;
 use hotcell_types::limits;
@@ -131,25 +131,28 @@ impl Effects {
             limit_ms,
             Event::SandboxCreated,
             |context, runtime| async move {
-                let result = create(&context, &*runtime, &record).await;
-                if !matches!(result, Err(RuntimeError::NoSuchImage(_))) {
-                    return result;
+                let mut result = create(&context, &*runtime, &record).await;
+                if matches!(result, Err(RuntimeError::NoSuchImage(_))) {
+                    // The name may mean another image by now.
+                    context.profile.forget_image();
+                    result = create(&context, &*runtime, &record).await;
                 }
-                // The name may mean another image by now.
-                context.profile.forget_image();
-                create(&context, &*runtime, &record).await
+                result?;
+                // Before anything runs in it.
+                context.egress.ensure(&context, &record).await
             },
         );
     }
 
     pub(super) fn start(&mut self, attempt: Attempt) {
-        let lease = self.live.id.clone();
+        let (lease, record) = (self.live.id.clone(), self.live.record());
         let limit_ms = self.context.limits.start_timeout_ms;
         self.engine(
             attempt,
             limit_ms,
             Event::SandboxStarted,
             |context, runtime| async move {
+                context.egress.ensure(&context, &record).await?;
                 let key = context.store.agent_key(&lease);
                 runtime.start(&lease, &key).await
             },
@@ -172,11 +175,13 @@ impl Effects {
             attempt,
             limits::ENGINE_END_TIMEOUT_MS,
             Event::SandboxRemoved,
-            |_, runtime| async move {
+            |context, runtime| async move {
                 match runtime.remove(&lease).await {
-                    Err(RuntimeError::NoSuchSandbox) => Ok(()),
-                    result => result,
+                    Ok(()) | Err(RuntimeError::NoSuchSandbox) => {}
+                    result => return result,
                 }
+                // Only now: without a sandbox there is nothing to let through.
+                context.egress.remove(&context, &lease).await
             },
         );
     }
@@ -198,9 +203,12 @@ impl Effects {
 
     pub(super) fn await_agent(&mut self, attempt: Attempt) {
         let (context, lease) = (Arc::clone(&self.context), self.live.id.clone());
+        let record = self.live.record();
         let task = self.spawn(attempt, async move {
             let answer = async {
                 let runtime = context.profile.runtime()?;
+                // One that is adopted runs already: its rules are in the kernel.
+                context.egress.ensure(&context, &record).await?;
                 let key = context.store.agent_key(&lease);
                 let sandbox = runtime.sandbox(&lease, &key)?;
                 let ready = sandbox.ready(context.limits.start_timeout_ms).await;
@@ -364,7 +372,7 @@ async fn create(
         resources: record.resource_class.resources(),
         scratch_bytes: context.scratch_bytes,
         mounts,
-        network: NetworkMode::None,
+        network: context.egress.pin(context, record).await?,
         agent_key: context.store.agent_key(&record.id),
     };
     runtime.create(&spec).await

@@ -52,6 +52,10 @@ pub(crate) async fn sweep(context: &Arc<Context>, runtime: &dyn Runtime) -> Vec<
                 let removed = tokio::time::timeout(limit, runtime.remove(&sandbox.lease)).await;
                 match removed {
                     Ok(Ok(())) => {
+                        let filter = context.egress.remove(context, &sandbox.lease).await;
+                        if let Err(error) = filter {
+                            tracing::warn!(lease = %sandbox.lease, %error, "its filter stays");
+                        }
                         tracing::info!(lease = %sandbox.lease, "removed what an ended lease left behind");
                     }
                     Ok(Err(error)) => {

@@ -11,7 +11,7 @@ use hotcell_runtime::fake::{Effect, Hook, Moment};
 use hotcell_testkit::{wait_for, wait_until};
 use tokio::sync::Notify;
 
-use super::*;
+use super::{egress::Filtered, *};
 
 const QUICK: LeaseLimits = LeaseLimits {
     idle_timeout_ms: 20,
@@ -29,10 +29,9 @@ async fn scenario(life: &Life) {
 }
 
 /// Lets `survived` hooks of effects on sandboxes pass; the next one and all after it never return.
-fn kill_after(survived: usize, dead: &Arc<Notify>) -> (Hook, Arc<AtomicUsize>) {
-    let (passed, dead) = (Arc::new(AtomicUsize::new(0)), Arc::clone(dead));
-    let counter = Arc::clone(&passed);
-    let hook: Hook = Arc::new(move |_: Moment, effect: Effect, lease| {
+fn kill_after(survived: usize, counter: &Arc<AtomicUsize>, dead: &Arc<Notify>) -> Hook {
+    let (counter, dead) = (Arc::clone(counter), Arc::clone(dead));
+    Arc::new(move |_: Moment, effect: Effect, lease| {
         let counts = lease.is_some() && effect != Effect::Read;
         let is_dead = counts && counter.fetch_add(1, Ordering::SeqCst) >= survived;
         let dead = Arc::clone(&dead);
@@ -43,19 +42,22 @@ fn kill_after(survived: usize, dead: &Arc<Notify>) -> (Hook, Arc<AtomicUsize>) {
             }
             Ok(())
         })
-    });
-    (hook, passed)
+    })
 }
 
 /// Runs the scenario until the kill. Whether it was killed before it was over.
-fn live_until_killed(host: &mut Host, survived: usize) -> bool {
+fn live_until_killed(host: &mut Host, survived: usize, filtered: Option<&Filtered>) -> bool {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
     let dead = Arc::new(Notify::new());
-    let (hook, _) = kill_after(survived, &dead);
+    let passed = Arc::default();
+    let hook = kill_after(survived, &passed, &dead);
+    if let Some(filtered) = filtered {
+        filtered.kill_after(survived, &passed, &dead);
+    }
     let killed = runtime.block_on(async {
         let life = host.boot(QUICK).await;
         life.fake.set_hook(Some(hook));
@@ -93,10 +95,27 @@ async fn assert_converged(life: &Life, survived: usize) {
 
 #[test]
 fn a_kill_at_any_point_leaves_nothing_behind() {
+    let kills = kill_at_every_point(None);
+    // create, start, ready, stop, start, ready, remove: each before and after.
+    assert!(kills >= 14, "only {kills} kills");
+}
+
+/// With a filter there are the site and the changes of the packet filter to be killed at, too.
+#[test]
+fn a_kill_at_any_point_leaves_no_filter_behind_and_none_open() {
+    let kills = kill_at_every_point(Some(&Filtered::new));
+    assert!(kills >= 18, "only {kills} kills");
+}
+
+fn kill_at_every_point(filtered: Option<&dyn Fn() -> Filtered>) -> usize {
     let mut kills = 0;
     for survived in 0.. {
         let mut host = Host::new();
-        let killed = live_until_killed(&mut host, survived);
+        let filtered = filtered.map(|make| make());
+        if let Some(filtered) = &filtered {
+            host.egress = filtered.parts();
+        }
+        let killed = live_until_killed(&mut host, survived, filtered.as_ref());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -105,6 +124,9 @@ fn a_kill_at_any_point_leaves_nothing_behind() {
         runtime.block_on(async {
             let fake = host.fake.clone().unwrap();
             fake.set_hook(None);
+            if let Some(filtered) = &filtered {
+                filtered.firewall().set_hook(None);
+            }
             let life = wait_for("the store's lock", async || {
                 let free = Store::open(
                     &host.dir.path().join("store.redb"),
@@ -123,11 +145,21 @@ fn a_kill_at_any_point_leaves_nothing_behind() {
             })
             .await;
             assert_converged(&life, survived).await;
+            if let Some(filtered) = &filtered {
+                filtered.assert_nobody_runs_open(&life).await;
+            }
             // The chat is usable, and ends clean.
             drop(life.sandboxes.acquire(&caller("c")).await.unwrap());
             life.sandboxes.end(&caller("c")).await.unwrap();
             assert_converged(&life, survived).await;
             assert_eq!(life.fake.list().await.unwrap(), []);
+            if let Some(filtered) = &filtered {
+                assert_eq!(
+                    filtered.firewall().leases(),
+                    [""; 0],
+                    "killed after {survived}"
+                );
+            }
             life.stop().await;
         });
         if !killed {
@@ -135,6 +167,5 @@ fn a_kill_at_any_point_leaves_nothing_behind() {
         }
         kills += 1;
     }
-    // create, start, ready, stop, start, ready, remove: each before and after.
-    assert!(kills >= 14, "only {kills} kills");
+    kills
 }

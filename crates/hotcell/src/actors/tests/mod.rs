@@ -3,6 +3,7 @@
 
 mod boot;
 mod crash;
+mod egress;
 mod lifecycle;
 
 use std::{sync::Arc, time::Duration};
@@ -19,6 +20,7 @@ use tempfile::TempDir;
 use super::{Appliance, OpenRuntime, Parts};
 use crate::{
     clock::{SystemClock, SystemIds},
+    egress::EgressParts,
     handles::{Caller, Sandboxes},
     volumes::Volumes,
 };
@@ -34,6 +36,7 @@ const PATIENT: LeaseLimits = LeaseLimits {
 struct Host {
     dir: TempDir,
     fake: Option<FakeRuntime>,
+    egress: EgressParts,
 }
 
 /// A running tree.
@@ -59,6 +62,7 @@ impl Host {
         Self {
             dir: tempfile::tempdir().unwrap(),
             fake: None,
+            egress: EgressParts::none(),
         }
     }
 
@@ -98,6 +102,7 @@ impl Host {
             scratch_bytes: 1 << 26,
             max_sandboxes,
             image: "fake".parse().unwrap(),
+            egress: self.egress.clone(),
             open,
         })
         .await

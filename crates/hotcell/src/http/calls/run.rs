@@ -61,7 +61,9 @@ pub(super) async fn run(
     let _ending = Ending(call);
     let work = async {
         let active = app.sandboxes.acquire(caller).await?;
-        execute(call, &active, command).await
+        let since = app.sandboxes.network_cursor();
+        let notes = || app.sandboxes.network_notes(&active.lease, since);
+        execute(call, &active, command, notes).await
     };
     let outcome = tokio::select! {
         outcome = work => outcome,
@@ -73,7 +75,12 @@ pub(super) async fn run(
     call.end(outcome);
 }
 
-async fn execute(call: &Call, active: &ActiveSandbox, command: Command) -> Outcome {
+async fn execute(
+    call: &Call,
+    active: &ActiveSandbox,
+    command: Command,
+    notes: impl Fn() -> Vec<String>,
+) -> Outcome {
     let timeout_ms = command.timeout_ms;
     let request = ExecRequest {
         call: call.id().clone(),
@@ -93,7 +100,10 @@ async fn execute(call: &Call, active: &ActiveSandbox, command: Command) -> Outco
         Err(error) => Err(error),
     };
     match exit {
-        Ok(exit) => Ok(Arc::new(outputs.conclude(call, active, exit))),
+        Ok(mut exit) => {
+            exit.notes.extend(notes());
+            Ok(Arc::new(outputs.conclude(call, active, exit)))
+        }
         Err(error) => {
             outputs.tell(call);
             Err(failed(active, &error).await)

@@ -4,14 +4,16 @@ use std::{fs, io};
 
 use rustix::mount::{MountFlags, mount_remount};
 
-/// Settings of the gateway: it forwards nothing, believes no forged source address, and knows
-/// no IPv6. A new namespace takes IPv4 settings from the host, so all of them are written.
-const GATEWAY: [(&str, &str); 10] = [
+/// Settings of a gateway: it forwards from no link of which that was not asked, believes no forged
+/// source address, and knows no IPv6. A new namespace takes IPv4 settings from the host, so all of them are written.
+const GATEWAY: [(&str, &str); 11] = [
     ("ipv4/ip_forward", "0"),
     ("ipv4/conf/all/forwarding", "0"),
     ("ipv4/conf/default/forwarding", "0"),
     ("ipv4/conf/all/rp_filter", "1"),
     ("ipv4/conf/default/rp_filter", "1"),
+    // The way back is looked up with the packet's mark, like the way out.
+    ("ipv4/conf/all/src_valid_mark", "1"),
     ("ipv4/conf/default/arp_ignore", "2"),
     ("ipv4/conf/default/accept_redirects", "0"),
     ("ipv4/conf/default/send_redirects", "0"),
@@ -25,16 +27,36 @@ const SANDBOX: [(&str, &str); 2] = [
     ("ipv6/conf/default/disable_ipv6", "1"),
 ];
 
-pub(crate) fn close_gateway() -> io::Result<()> {
+/// Closes the gateway that the calling thread is in. Links from which it forwards already, stay so.
+///
+/// # Errors
+/// When a setting cannot be written.
+pub fn close_gateway() -> io::Result<()> {
     write_all(&GATEWAY)
 }
 
-pub(crate) fn close_sandbox() -> io::Result<()> {
+/// Forwards what comes in by this link of the gateway, as far as there are routes.
+///
+/// # Errors
+/// When a setting cannot be written.
+pub fn forward_from(link: &str) -> io::Result<()> {
+    let path = format!("/proc/sys/net/ipv4/conf/{link}/forwarding");
+    fs::write(&path, "1").map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))
+}
+
+/// Closes the sandbox's namespace that the calling thread is in.
+///
+/// # Errors
+/// When a setting cannot be written.
+pub fn close_sandbox() -> io::Result<()> {
     write_all(&SANDBOX)
 }
 
 /// Makes `/proc/sys` writable in the calling thread's own mount namespace.
-pub(crate) fn make_writable() -> io::Result<()> {
+///
+/// # Errors
+/// When it cannot be mounted again.
+pub fn make_writable() -> io::Result<()> {
     let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     Ok(mount_remount("/proc/sys", flags, "")?)
 }

@@ -1,0 +1,551 @@
+//! The packet filter of one network namespace: one table, and every lease's rules in it.
+//!
+//! ```text
+//!   open    what all leases need  ──compared──►  as it is          adopted, nothing touched
+//!                                       └─────►  different         replaced, what is open stays open
+//!   admit   a lease's rules added, or found there and verified
+//!   verify  compared; different ► cut off ► replaced ► open addresses again ► told
+//! ```
+//! Changes happen one after the other. Lookups that open addresses do not wait for them; what they
+//! opened while a table was replaced is opened again.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    error::Error,
+    net::{IpAddr, Ipv4Addr},
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex as StdMutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use hotcell_egress::{
+    denied::DeniedPacket,
+    dns::DnsFilter,
+    firewall::{Firewall, FirewallError, OpenAddress},
+    host::{self, Host, HostError},
+    layout::{self, LeaseRules, Scope},
+    report::{Difference, TableReport},
+    ruleset::{InterfaceName, ObjectName, Ruleset, SetKind},
+    way_out,
+};
+use hotcell_runtime::{FilterSite, RuntimeError};
+use hotcell_types::{InstallationId, LeaseId};
+use tokio::{sync::Mutex, time::Instant};
+
+use super::{prepare::DENIED_GROUP, unenforceable};
+use crate::{
+    actors::live::lock,
+    egress::{Happened, Journal, Whose},
+};
+
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// A network namespace, and what else is in it.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// Device and inode of the namespace's file; none for the daemon's own.
+    identity: Option<(u64, u64)>,
+    namespace: Option<Arc<OwnedFd>>,
+    kind: Kind,
+}
+
+/// What a table is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    /// The filters of sandboxes.
+    Filters(Scope),
+    /// What comes out of a namespace of sandboxes, on its way through the host's.
+    WayOut {
+        interface: InterfaceName,
+        gateway: Ipv4Addr,
+    },
+}
+
+fn identity(site: &FilterSite) -> Result<Option<(u64, u64)>, RuntimeError> {
+    let Some(namespace) = &site.namespace else {
+        return Ok(None);
+    };
+    let stat = rustix::fs::fstat(namespace)
+        .map_err(|error| unenforceable(format!("the network namespace is lost: {error}")))?;
+    Ok(Some((stat.st_dev, stat.st_ino)))
+}
+
+impl Place {
+    /// Where the filter of this site belongs.
+    pub(super) fn of(site: &FilterSite) -> Result<Self, RuntimeError> {
+        let scope = match &site.uplink {
+            None => Scope::Host,
+            Some(uplink) => Scope::Gateway {
+                uplink: uplink.parse().map_err(|_| {
+                    unenforceable(format!("the uplink has a name that cannot be: {uplink}"))
+                })?,
+            },
+        };
+        Ok(Self {
+            identity: identity(site)?,
+            namespace: site.namespace.clone(),
+            kind: Kind::Filters(scope),
+        })
+    }
+
+    /// Where what comes out of this site's namespace goes on, if it does.
+    pub(super) fn way_out_of(site: &FilterSite) -> Result<Option<Self>, RuntimeError> {
+        let Some(way_out) = &site.way_out else {
+            return Ok(None);
+        };
+        let interface = way_out.interface.parse().map_err(|_| {
+            let name = &way_out.interface;
+            unenforceable(format!("the way out has a name that cannot be: {name}"))
+        })?;
+        Ok(Some(Self {
+            identity: None,
+            namespace: None,
+            kind: Kind::WayOut {
+                interface,
+                gateway: way_out.gateway,
+            },
+        }))
+    }
+
+    /// The table with nothing about any lease.
+    fn base(&self, installation: &InstallationId) -> Ruleset {
+        let table = |what: &str| -> ObjectName {
+            format!("{what}_{installation}")
+                .parse()
+                .expect("an id has letters, digits and _, and is far below the longest name")
+        };
+        match &self.kind {
+            Kind::Filters(scope) => layout::base(table("hotcell"), scope),
+            Kind::WayOut { interface, gateway } => {
+                way_out::ruleset(table("hotcell_out"), interface, *gateway)
+            }
+        }
+    }
+
+    /// Whether filters of leases belong here.
+    pub(super) fn has_filters(&self) -> bool {
+        matches!(self.kind, Kind::Filters(_))
+    }
+
+    /// Whether the filter of this site belongs here.
+    pub(super) fn is_of(&self, site: &FilterSite) -> Result<bool, RuntimeError> {
+        Ok(self.has_filters() && identity(site)? == self.identity)
+    }
+
+    /// Whether others have packets here too.
+    pub(super) fn is_shared(&self) -> bool {
+        self.kind == Kind::Filters(Scope::Host)
+    }
+}
+
+struct Member {
+    rules: LeaseRules,
+    /// Set once its filter answers.
+    dns: Option<DnsFilter>,
+}
+
+/// What an earlier daemon left open, until the filters that it belongs to take it over.
+struct Inherited {
+    at: Instant,
+    report: TableReport,
+}
+
+#[derive(Default)]
+struct State {
+    members: BTreeMap<LeaseId, Member>,
+    inherited: Option<Inherited>,
+}
+
+/// Whose packets a label in the log means.
+#[derive(Clone)]
+struct Told {
+    whose: Whose,
+    dns: DnsFilter,
+    gateways: Vec<IpAddr>,
+}
+
+/// How a lease came in.
+pub(super) struct Admitted {
+    /// The addresses that are open for it, with the time that each has left.
+    pub(super) remaining_ms: Vec<(IpAddr, u64)>,
+    /// Whether its rules were there already.
+    pub(super) adopted: bool,
+}
+
+/// What a comparison found.
+#[derive(Debug)]
+pub(super) enum Verified {
+    /// All is as it should be.
+    Unchanged,
+    /// It was not, and is again.
+    Restored(Vec<Difference>),
+    /// It was not, and could not be restored: its sandboxes are cut off as far as that goes.
+    Broken(Vec<Difference>, FirewallError),
+}
+
+/// The packet filter of one namespace.
+pub(crate) struct Space {
+    number: u64,
+    place: Place,
+    base: Ruleset,
+    edge: Arc<dyn host::Space>,
+    firewall: Arc<dyn Firewall>,
+    state: Mutex<State>,
+    told: StdMutex<HashMap<String, Told>>,
+    journal: Arc<Journal>,
+}
+
+impl Space {
+    /// Opens it, and makes its table what `members` need unless it is that already.
+    pub(super) async fn open(
+        host: &dyn Host,
+        installation: &InstallationId,
+        place: &Place,
+        members: Vec<(LeaseId, LeaseRules)>,
+        journal: Arc<Journal>,
+    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let edge = host.space(place.namespace.clone()).await?;
+        let space = Self {
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            base: place.base(installation),
+            place: place.clone(),
+            firewall: edge.firewall(),
+            edge,
+            state: Mutex::default(),
+            told: StdMutex::default(),
+            journal,
+        };
+        {
+            let mut state = space.state.lock().await;
+            for (lease, rules) in members {
+                state.members.insert(lease, Member { rules, dns: None });
+            }
+            space.take_over(&mut state).await?;
+        }
+        Ok(space)
+    }
+
+    async fn take_over(&self, state: &mut State) -> Result<(), FirewallError> {
+        let wanted = self.wanted(state);
+        let report = self.firewall.report(&wanted.table).await?;
+        let differences = self.firewall.differences(&wanted).await?;
+        state.inherited = report.map(|report| Inherited {
+            at: Instant::now(),
+            report,
+        });
+        if differences.is_empty() {
+            return Ok(());
+        }
+        if !matches!(differences[..], [Difference::TableMissing]) {
+            let words = crate::egress::of_differences(&differences);
+            tracing::warn!(
+                table = wanted.table.as_str(),
+                differences = words.join(", "),
+                "the packet filter is not what the sandboxes need, and is replaced"
+            );
+        }
+        let open = self.open_addresses(state);
+        self.firewall.replace(&wanted, &open).await
+    }
+
+    /// Tells spaces apart.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn is_at(&self, place: &Place) -> bool {
+        self.place.identity == place.identity && self.place.kind == place.kind
+    }
+
+    pub(super) fn has_filters(&self) -> bool {
+        self.place.has_filters()
+    }
+
+    /// Whether this space has no use beside a new one at `place`: nothing lives in it, and it is for the
+    /// same.
+    pub(super) async fn is_replaced_by(&self, place: &Place) -> bool {
+        self.has_filters() == place.has_filters() && self.is_empty().await
+    }
+
+    /// Removes the table.
+    pub(super) async fn close(&self) -> Result<(), FirewallError> {
+        self.firewall.remove(self.table()).await
+    }
+
+    pub(super) async fn is_empty(&self) -> bool {
+        self.state.lock().await.members.is_empty()
+    }
+
+    pub(super) fn table(&self) -> &ObjectName {
+        &self.base.table
+    }
+
+    pub(super) fn firewall(&self) -> Arc<dyn Firewall> {
+        Arc::clone(&self.firewall)
+    }
+
+    pub(super) fn edge(&self) -> &dyn host::Space {
+        &*self.edge
+    }
+
+    /// Starts to read dropped packets, where filters tell of them.
+    pub(super) async fn denied(&self) -> Result<Option<Box<dyn host::Denied>>, HostError> {
+        if !self.has_filters() {
+            return Ok(None);
+        }
+        self.edge.denied(DENIED_GROUP).await.map(Some)
+    }
+
+    /// The whole table.
+    fn wanted(&self, state: &State) -> Ruleset {
+        let mut wanted = self.base.clone();
+        for member in state.members.values() {
+            member.rules.join(&mut wanted, true);
+        }
+        wanted
+    }
+
+    /// What must be open: as the filters that answer know it, and for the others as it was found.
+    fn open_addresses(&self, state: &State) -> Vec<OpenAddress> {
+        let mut open = Vec::new();
+        for member in state.members.values() {
+            match &member.dns {
+                Some(dns) => open.extend(dns.open_addresses()),
+                None => {
+                    let remaining = state.inherited.as_ref().map(|it| it.of(&member.rules));
+                    open.extend(remaining.unwrap_or_default());
+                }
+            }
+        }
+        open
+    }
+
+    /// Puts a lease's rules into the table, or verifies those that are there.
+    pub(super) async fn admit(
+        &self,
+        lease: &LeaseId,
+        rules: LeaseRules,
+    ) -> Result<Admitted, FirewallError> {
+        let mut state = self.state.lock().await;
+        let known = state.members.get(lease).map(|member| member.rules == rules);
+        let member = |rules| Member { rules, dns: None };
+        let Some(is_same) = known else {
+            state.members.insert(lease.clone(), member(rules.clone()));
+            let added = self.firewall.add_lease(self.table(), &rules).await;
+            if let Err(error) = added {
+                tracing::warn!(%lease, %error, "the rules of a sandbox cannot be added, so the whole table is made anew");
+                let replaced = self.replace(&state).await;
+                if let Err(error) = replaced {
+                    state.members.remove(lease);
+                    // The first error may have left them there; a table without them is wanted.
+                    let _ = self.firewall.remove_lease(self.table(), &rules).await;
+                    return Err(error);
+                }
+            }
+            return Ok(Admitted {
+                remaining_ms: Vec::new(),
+                adopted: false,
+            });
+        };
+        // Somebody of an earlier life opened addresses: the kernel knows which.
+        let inherited = match state.inherited.take() {
+            Some(inherited) => inherited,
+            None => Inherited {
+                at: Instant::now(),
+                report: self
+                    .firewall
+                    .report(self.table())
+                    .await?
+                    .unwrap_or_default(),
+            },
+        };
+        let open = inherited.of(&rules);
+        state.members.insert(lease.clone(), member(rules));
+        state.inherited = Some(inherited);
+        let changed = match is_same {
+            true => {
+                let wanted = self.wanted(&state);
+                !self.firewall.differences(&wanted).await?.is_empty()
+            }
+            false => true,
+        };
+        if changed {
+            self.replace(&state).await?;
+        }
+        if state.members.values().all(|member| member.dns.is_some()) {
+            state.inherited = None;
+        }
+        Ok(Admitted {
+            remaining_ms: open.into_iter().map(|it| (it.address, it.for_ms)).collect(),
+            adopted: !changed,
+        })
+    }
+
+    /// Its filter answers from now on, and knows what is open.
+    pub(super) async fn serves(&self, whose: &Whose, dns: &DnsFilter, gateways: Vec<IpAddr>) {
+        let mut state = self.state.lock().await;
+        if let Some(member) = state.members.get_mut(&whose.lease) {
+            member.dns = Some(dns.clone());
+        }
+        if state.members.values().all(|member| member.dns.is_some()) {
+            state.inherited = None;
+        }
+        let told = Told {
+            whose: whose.clone(),
+            dns: dns.clone(),
+            gateways,
+        };
+        lock(&self.told).insert(whose.lease.short().to_owned(), told);
+    }
+
+    /// Takes a lease's rules out of the table. What is not there is no error.
+    pub(super) async fn remove(&self, lease: &LeaseId) -> Result<(), FirewallError> {
+        let mut state = self.state.lock().await;
+        let Some(member) = state.members.get(lease) else {
+            return Ok(());
+        };
+        self.firewall
+            .remove_lease(self.table(), &member.rules)
+            .await?;
+        state.members.remove(lease);
+        lock(&self.told).remove(lease.short());
+        Ok(())
+    }
+
+    /// Makes the table anew. Lookups go on meanwhile, so what they opened is opened again.
+    async fn replace(&self, state: &State) -> Result<(), FirewallError> {
+        let wanted = self.wanted(state);
+        self.firewall
+            .replace(&wanted, &self.open_addresses(state))
+            .await?;
+        for dns in state.members.values().filter_map(|it| it.dns.as_ref()) {
+            dns.with_filter(|filter, _| filter.doubt());
+            let open = dns.open_addresses();
+            if !open.is_empty() {
+                self.firewall.open(self.table(), &open).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the table with what it shall be, and restores it: every sandbox is cut off first, so
+    /// that nothing passes rules that somebody else made.
+    ///
+    /// # Errors
+    /// The packet filter cannot be read.
+    pub(super) async fn verify(&self) -> Result<Verified, FirewallError> {
+        let state = self.state.lock().await;
+        let wanted = self.wanted(&state);
+        let differences = match self.firewall.differences(&wanted).await {
+            Ok(differences) if differences.is_empty() => self.foreign_openings(&state).await?,
+            Ok(differences) => differences,
+            Err(error) => {
+                self.cut_off(&state).await;
+                return Err(error);
+            }
+        };
+        if differences.is_empty() {
+            return Ok(Verified::Unchanged);
+        }
+        self.cut_off(&state).await;
+        Ok(match self.replace(&state).await {
+            Ok(()) => Verified::Restored(differences),
+            Err(error) => Verified::Broken(differences, error),
+        })
+    }
+
+    /// Addresses in a learned set that the filter never opened. What it knows is always more than what
+    /// the kernel has: it takes an address in before it opens it.
+    async fn foreign_openings(&self, state: &State) -> Result<Vec<Difference>, FirewallError> {
+        if state.members.values().all(|member| member.dns.is_none()) {
+            return Ok(Vec::new());
+        }
+        let report = self.firewall.report(self.table()).await?;
+        let mut found = Vec::new();
+        for member in state.members.values() {
+            let (Some(dns), Some(report)) = (&member.dns, &report) else {
+                continue;
+            };
+            for open in learned(&member.rules, report) {
+                let known = dns
+                    .with_filter(|filter, now| filter.learned().get(open.address, now).is_some());
+                // One that is about to leave by itself may have been forgotten already.
+                if !known && open.for_ms > FORGOTTEN_SOON_MS {
+                    let element = hotcell_egress::ruleset::Element::address(open.address);
+                    let set = open.set.as_str().to_owned();
+                    found.push(Difference::ElementForeign(set, element));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Points every sandbox's interface at nothing. Without a table there is nothing to point at.
+    async fn cut_off(&self, state: &State) {
+        for (lease, member) in &state.members {
+            let table = self.table();
+            let cut = self.firewall.connect(table, &member.rules, false).await;
+            if let Err(error) = cut {
+                tracing::debug!(%lease, %error, "the sandbox cannot be cut off");
+            }
+        }
+    }
+
+    /// Tells every sandbox's events what happened to all of them.
+    pub(super) async fn tell_all(&self, happened: &Happened) {
+        let whose: Vec<Whose> = lock(&self.told)
+            .values()
+            .map(|told| told.whose.clone())
+            .collect();
+        for whose in whose {
+            self.journal.record(&whose, happened.clone());
+        }
+    }
+
+    /// Tells of a dropped packet.
+    pub(super) fn tell_denied(&self, packet: &DeniedPacket) {
+        let told = lock(&self.told).get(&packet.short).cloned();
+        // Of a sandbox that is gone meanwhile.
+        let Some(told) = told else { return };
+        let denial = told
+            .dns
+            .with_filter(|filter, _| filter.why_denied(packet, &told.gateways));
+        let happened = crate::egress::of_packet(packet, denial);
+        self.journal.record(&told.whose, happened);
+    }
+}
+
+/// How far the filter's clock and the kernel's may be apart about an address that leaves, in
+/// milliseconds.
+const FORGOTTEN_SOON_MS: u64 = 2_000;
+
+fn learned<'a>(
+    rules: &'a LeaseRules,
+    report: &'a TableReport,
+) -> impl Iterator<Item = OpenAddress> + 'a {
+    let timed = rules.sets.iter().filter(|set| set.kind == SetKind::Timed);
+    timed.flat_map(move |set| {
+        let reported = report.sets.get(set.name.as_str());
+        let remaining = reported.into_iter().flat_map(|it| &it.remaining_ms);
+        remaining.map(|(address, left_ms)| OpenAddress {
+            set: set.name.clone(),
+            address: *address,
+            for_ms: *left_ms,
+        })
+    })
+}
+
+impl Inherited {
+    /// What is still open of a lease's.
+    fn of(&self, rules: &LeaseRules) -> Vec<OpenAddress> {
+        let passed = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        learned(rules, &self.report)
+            .filter_map(|open| {
+                let for_ms = open.for_ms.saturating_sub(passed);
+                (for_ms > 0).then_some(OpenAddress { for_ms, ..open })
+            })
+            .collect()
+    }
+}
