@@ -50,7 +50,7 @@ impl<'a> Tx<'a> {
         self.view.own
     }
 
-    fn put_bytes(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> Result<(), StoreError> {
+    pub(crate) fn put_bytes(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> Result<(), StoreError> {
         self.bytes += key.len() + value.len();
         if self.bytes > limits::MAX_STORE_CHANGE_BYTES {
             return Err(StoreError::TooLarge {
@@ -63,20 +63,20 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    fn put(&mut self, table: Table, key: &str, dto: &impl Serialize) -> Result<(), StoreError> {
+    pub(crate) fn put(&mut self, table: Table, key: &str, dto: &impl Serialize) -> Result<(), StoreError> {
         let bytes = encode(dto)?;
         self.put_bytes(table, key.as_bytes(), bytes)
     }
 
-    fn mark(&mut self, table: Table, key: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn mark(&mut self, table: Table, key: &[u8]) -> Result<(), StoreError> {
         self.put_bytes(table, key, Vec::new())
     }
 
-    fn remove(&mut self, table: Table, key: &[u8]) {
+    pub(crate) fn remove(&mut self, table: Table, key: &[u8]) {
         self.view.own.insert((table, key.to_vec()), None);
     }
 
-    fn count_up(&mut self, name: &str, what: &'static str, limit: u64) -> Result<(), StoreError> {
+    pub(crate) fn count_up(&mut self, name: &str, what: &'static str, limit: u64) -> Result<(), StoreError> {
         let count = self.count(name)?;
         if count >= limit {
             return Err(StoreError::LimitReached { what, limit });
@@ -84,7 +84,7 @@ impl<'a> Tx<'a> {
         self.put(Table::Counters, name, &(count + 1))
     }
 
-    fn count_down(&mut self, name: &str) -> Result<(), StoreError> {
+    pub(crate) fn count_down(&mut self, name: &str) -> Result<(), StoreError> {
         match self.count(name)?.saturating_sub(1) {
             0 => self.remove(Table::Counters, name.as_bytes()),
             count => self.put(Table::Counters, name, &count)?,
@@ -103,7 +103,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    fn need_workspace(&self, id: &WorkspaceId) -> Result<(), StoreError> {
+    pub(crate) fn need_workspace(&self, id: &WorkspaceId) -> Result<(), StoreError> {
         if self.has(Table::Workspaces, id.as_str().as_bytes())? {
             Ok(())
         } else {
@@ -356,6 +356,7 @@ impl<'a> Tx<'a> {
                 continue;
             };
             if let Some(lease) = self.lease(&id)? {
+                self.forget_jobs_of(&lease)?;
                 let chat = chat_key(&lease.workspace, &lease.chat);
                 let newest = self.get(Table::LeaseOfChat, chat.as_bytes())?;
                 if newest.as_deref() == Some(id.as_str().as_bytes()) {
