@@ -7,6 +7,8 @@
 //!   live_jobs       lease/job → nothing, for each job that has not ended
 //! ```
 
+use std::collections::HashMap;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use hotcell_core::{
     job::{JobRecord, JobState, JobTail, JobTails},
@@ -350,7 +352,8 @@ impl Tx<'_> {
         self.put_bytes(Table::JobTails, job.as_str().as_bytes(), bytes)
     }
 
-    /// Ends every job of a lease that has not ended, as lost. How many.
+    /// Ends every job of a lease that has not ended, as lost, and keeps what was last seen of
+    /// their output. Which they were.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -359,6 +362,7 @@ impl Tx<'_> {
         lease: &LeaseId,
         reason: &str,
         at: UnixMillis,
+        seen: &HashMap<JobId, JobTails>,
     ) -> Result<Vec<JobId>, StoreError> {
         let mut lost = Vec::new();
         for mut job in self.live_jobs(lease)? {
@@ -366,6 +370,11 @@ impl Tx<'_> {
             job.ended_at = Some(at);
             job.duration_ms = Some(at.millis_since(job.created_at));
             job.reason = Some(reason.to_owned());
+            if let Some(tails) = seen.get(&job.id) {
+                job.stdout_bytes = job.stdout_bytes.max(tails.stdout.end());
+                job.stderr_bytes = job.stderr_bytes.max(tails.stderr.end());
+                self.put_job_tails(&job.id, tails)?;
+            }
             self.put_job(&job)?;
             lost.push(job.id);
         }

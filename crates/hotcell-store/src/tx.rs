@@ -50,7 +50,12 @@ impl<'a> Tx<'a> {
         self.view.own
     }
 
-    pub(crate) fn put_bytes(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> Result<(), StoreError> {
+    pub(crate) fn put_bytes(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        value: Vec<u8>,
+    ) -> Result<(), StoreError> {
         self.bytes += key.len() + value.len();
         if self.bytes > limits::MAX_STORE_CHANGE_BYTES {
             return Err(StoreError::TooLarge {
@@ -63,7 +68,12 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    pub(crate) fn put(&mut self, table: Table, key: &str, dto: &impl Serialize) -> Result<(), StoreError> {
+    pub(crate) fn put(
+        &mut self,
+        table: Table,
+        key: &str,
+        dto: &impl Serialize,
+    ) -> Result<(), StoreError> {
         let bytes = encode(dto)?;
         self.put_bytes(table, key.as_bytes(), bytes)
     }
@@ -76,7 +86,12 @@ impl<'a> Tx<'a> {
         self.view.own.insert((table, key.to_vec()), None);
     }
 
-    pub(crate) fn count_up(&mut self, name: &str, what: &'static str, limit: u64) -> Result<(), StoreError> {
+    pub(crate) fn count_up(
+        &mut self,
+        name: &str,
+        what: &'static str,
+        limit: u64,
+    ) -> Result<(), StoreError> {
         let count = self.count(name)?;
         if count >= limit {
             return Err(StoreError::LimitReached { what, limit });

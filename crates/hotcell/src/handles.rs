@@ -11,6 +11,7 @@ use hotcell_types::{
 };
 use tokio::time::Instant;
 
+pub use crate::jobs::{JobError, JobPiece, Jobs};
 pub use hotcell_core::gate::Denial;
 pub use hotcell_store::StoreError;
 
@@ -198,6 +199,12 @@ impl Sandboxes {
     #[cfg(test)]
     pub(crate) fn context_for_tests(&self) -> Arc<Context> {
         Arc::clone(&self.context)
+    }
+
+    /// The jobs in them.
+    #[must_use]
+    pub fn jobs(&self) -> Jobs {
+        Jobs::new(Arc::clone(&self.context), self.clone())
     }
 
     /// Passes the gate, finds or makes the chat's lease (concurrent first calls share one) and

@@ -15,7 +15,8 @@ pub mod clock;
 pub mod config;
 pub mod handles;
 pub mod http;
+mod jobs;
 pub mod serve;
 pub mod volumes;
 
-pub use actors::{Appliance, BootError, OpenRuntime, Parts, default_profile};
+pub use actors::{Appliance, BootError, FinalSweep, OpenRuntime, Parts, default_profile};

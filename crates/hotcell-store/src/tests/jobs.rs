@@ -139,7 +139,13 @@ async fn jobs_end_once_and_are_found_by_chat_and_lease() {
     ));
     let lost = store
         .write::<_, StoreError, _>(|tx| {
-            tx.lose_jobs(&LeaseId::from_bits(1), "out_of_memory", UnixMillis(99))
+            let seen = [(JobId::from_bits(2), tails())].into();
+            tx.lose_jobs(
+                &LeaseId::from_bits(1),
+                "out_of_memory",
+                UnixMillis(99),
+                &seen,
+            )
         })
         .await
         .unwrap();
@@ -147,6 +153,9 @@ async fn jobs_end_once_and_are_found_by_chat_and_lease() {
     let lost = store.read_now(|view| view.job(&lost[0])).unwrap().unwrap();
     assert_eq!((lost.state, lost.duration_ms), (JobState::Lost, Some(97)));
     assert_eq!(lost.reason.as_deref(), Some("out_of_memory"));
+    assert_eq!(lost.stdout_bytes, 11, "what was last seen of it counts");
+    let kept = store.read_now(|view| view.job_tails(&lost.id)).unwrap();
+    assert_eq!(kept, Some(tails()));
     let live = store.read_now(|view| view.live_jobs(&l)).unwrap();
     assert_eq!(live, []);
 }

@@ -82,13 +82,14 @@ impl Door {
         }
     }
 
-    /// Closes it unless somebody is inside. Whether it is closed now.
-    pub(crate) fn close_if_unused(&self) -> bool {
+    /// Closes it if nobody has been inside for that long. Whether it is closed now.
+    pub(crate) fn close_if_unused_for(&self, idle: Duration) -> bool {
         let mut state = lock(&self.0);
-        if state.holders == 0 && matches!(state.leaf, Leaf::Open(_)) {
+        let is_unused = state.holders == 0 && state.unused_since.elapsed() >= idle;
+        if is_unused && matches!(state.leaf, Leaf::Open(_)) {
             state.leaf = Leaf::Closed;
         }
-        state.holders == 0
+        is_unused
     }
 
     /// Closes it for good; who is inside stays.

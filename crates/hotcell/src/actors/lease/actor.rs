@@ -20,7 +20,7 @@ use super::{
     msg::{AskedBy, LeaseMsg, Waiter},
 };
 use crate::{
-    actors::{context::Context, live::LiveLease},
+    actors::{context::Context, jobs::JobBook, live::LiveLease},
     handles::{AcquireError, ActiveSandbox},
 };
 
@@ -132,6 +132,10 @@ impl Actor for LeaseActor {
             LeaseMsg::Answered(attempt, sandbox) => {
                 state.sandbox = Some(sandbox);
                 state.feed(&myself, Event::AgentAnswered(attempt));
+                // Those that an earlier start, or an earlier daemon, left.
+                if state.context.allowed.jobs || state.origin != Origin::Admitted {
+                    JobBook::follow(&state.context, &state.live);
+                }
             }
             LeaseMsg::Wrote(attempt, result) => {
                 state.effects.wrote();
@@ -214,13 +218,15 @@ impl LeaseActorState {
                 self.effects.ask_for_jobs(attempt, self.sandbox.clone());
             }
             Effect::CloseDoor(attempt) => {
-                return Some(if self.live.door.close_if_unused() {
+                let idle = Duration::from_millis(self.idle_ms);
+                return Some(if self.live.door.close_if_unused_for(idle) {
                     self.sandbox = None;
                     Event::DoorClosed(attempt)
                 } else {
                     Event::CallBegan(attempt)
                 });
             }
+            Effect::SweepSandbox(attempt) => self.effects.sweep(attempt, &self.record),
             Effect::StopSandbox(attempt) => self.effects.stop(attempt),
             Effect::RemoveSandbox(attempt) => self.effects.remove(attempt),
             Effect::SetTimer(timer, after_ms) => {
@@ -241,6 +247,7 @@ impl LeaseActorState {
             }
             Effect::Retire => {
                 self.context.live.remove(&self.live);
+                self.context.jobs.forget(&self.live.id);
                 self.live.set_gone();
                 myself.stop(None);
             }

@@ -24,7 +24,11 @@ use tokio::{
 };
 
 use super::msg::LeaseMsg;
-use crate::actors::{context::Context, live::LiveLease};
+use crate::actors::{
+    context::Context,
+    jobs::{self, Losses},
+    live::LiveLease,
+};
 
 /// The first pause before a write is repeated that failed for a reason that may pass; it doubles.
 const WRITE_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -262,6 +266,28 @@ impl Effects {
         });
     }
 
+    /// Collects what is ready in the sandbox. Never fails: what cannot be had is not had.
+    pub(super) fn sweep(&mut self, attempt: Attempt, record: &LeaseRecord) {
+        let (context, record) = (Arc::clone(&self.context), record.clone());
+        self.spawn(attempt, async move {
+            let limit = Duration::from_millis(limits::FINAL_SWEEP_TIMEOUT_MS);
+            let swept = tokio::time::timeout(limit, sweep(&context, &record)).await;
+            match swept {
+                Ok(Ok(0)) => {}
+                Ok(Ok(files)) => {
+                    tracing::info!(lease = %record.id, files, "collected what was ready")
+                }
+                Ok(Err(error)) => {
+                    tracing::info!(lease = %record.id, %error, "nothing could be collected")
+                }
+                Err(_) => {
+                    tracing::warn!(lease = %record.id, "not everything was collected in time")
+                }
+            }
+            LeaseMsg::Happened(Event::SandboxSwept(attempt))
+        });
+    }
+
     /// Writes a record, after those before it.
     pub(super) fn write(&mut self, write: Write) {
         self.writes.push_back(write);
@@ -283,6 +309,7 @@ impl Effects {
         };
         self.writing = true;
         let (context, live) = (Arc::clone(&self.context), Arc::clone(&self.live));
+        let losses = Losses::of(&context, &write.record).map(Arc::new);
         let Write {
             attempt,
             record,
@@ -292,10 +319,14 @@ impl Effects {
             let mut pause = WRITE_RETRY_MIN;
             loop {
                 let (row, audit) = (record.clone(), audit.clone());
+                let losses = losses.clone();
                 let result = context
                     .store
                     .write::<(), StoreError, _>(move |tx| {
                         tx.put_lease(&row)?;
+                        if let Some(losses) = &losses {
+                            losses.write(tx)?;
+                        }
                         if let Some(audit) = audit.clone() {
                             tx.audit(audit)?;
                         }
@@ -335,6 +366,16 @@ async fn within<T>(
 
 fn agent_failure(error: SandboxError) -> RuntimeError {
     RuntimeError::StartFailed(error.to_string())
+}
+
+async fn sweep(context: &Arc<Context>, record: &LeaseRecord) -> Result<usize, RuntimeError> {
+    let runtime = context.profile.runtime()?;
+    let sandbox = runtime.sandbox(&record.id, &context.store.agent_key(&record.id))?;
+    jobs::refresh(context, &record.id, &*sandbox).await;
+    match &context.final_sweep {
+        Some(sweep) => Ok(sweep.sweep(record, sandbox).await),
+        None => Ok(0),
+    }
 }
 
 async fn create(

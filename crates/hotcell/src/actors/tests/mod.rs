@@ -10,6 +10,7 @@ use std::{sync::Arc, time::Duration};
 use hotcell_core::{
     lease::LeaseLimits,
     model::{Actor, Deployment, LeaseRecord, LeaseState, Organization, Workspace},
+    profile::ProfileLimits,
 };
 use hotcell_runtime::{Runtime, RuntimeError, fake::FakeRuntime};
 use hotcell_store::{Store, StoreError, StoreKey};
@@ -94,8 +95,13 @@ impl Host {
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             volumes: Volumes::open(self.dir.path()).unwrap(),
-            limits,
-            scratch_bytes: 1 << 26,
+            limits: ProfileLimits {
+                lease: limits,
+                scratch_bytes: 1 << 26,
+                jobs: true,
+                ..ProfileLimits::default()
+            },
+            final_sweep: None,
             max_sandboxes,
             image: "fake".parse().unwrap(),
             open,

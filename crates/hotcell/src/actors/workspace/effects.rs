@@ -7,7 +7,7 @@ use hotcell_core::{
     model::{AuditRow, LeaseRecord, LeaseState},
 };
 use hotcell_store::{Snapshot, StoreError};
-use hotcell_types::{LeaseId, ProfileId, ResourceClass};
+use hotcell_types::{LeaseId, ProfileId};
 
 use crate::{
     actors::{context::Context, live::Slot},
@@ -65,6 +65,7 @@ pub(super) async fn admit(
     let id = LeaseId::from_bits(context.ids.bits());
     let now = context.clock.now();
     let profile = context.profile.id.clone();
+    let resource_class = context.allowed.resource_class;
     let record = context
         .store
         .write::<LeaseRecord, AdmitError, _>(move |tx| {
@@ -76,7 +77,7 @@ pub(super) async fn admit(
                 chat: caller.chat.clone(),
                 user: caller.user.clone(),
                 profile: admission.profile,
-                resource_class: ResourceClass::Small,
+                resource_class,
                 state: LeaseState::Starting,
                 created_at: now,
                 changed_at: now,
