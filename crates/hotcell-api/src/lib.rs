@@ -10,6 +10,7 @@ pub mod admin;
 pub mod bash;
 pub mod code;
 pub mod files;
+pub mod jobs;
 pub mod lease;
 pub mod problem;
 pub mod tools;

@@ -118,7 +118,16 @@ impl TestDaemon {
     /// # Panics
     /// When that does not start.
     pub async fn restart(self) -> Self {
+        self.restart_after(|| {}).await
+    }
+
+    /// The same, with something that happens while no daemon runs.
+    ///
+    /// # Panics
+    /// When the next one does not start.
+    pub async fn restart_after(self, meanwhile: impl FnOnce()) -> Self {
         self.daemon.shutdown().await;
+        meanwhile();
         let daemon = boot(&self.config, &self.deps).await;
         Self { daemon, ..self }
     }

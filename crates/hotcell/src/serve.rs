@@ -21,7 +21,7 @@ use hotcell_runtime::{Runtime, RuntimeError};
 use hotcell_runtime_docker::{DockerConfig, DockerRuntime};
 use hotcell_runtime_embedded::{Embedded, EmbeddedConfig};
 use hotcell_store::{KeyError, OpenError, Store, StoreError, StoreKey};
-use hotcell_types::{Clock, IdSource, InstallationId, UnixMillis};
+use hotcell_types::{Clock, IdSource, InstallationId, UnixMillis, limits};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ use crate::{
     handles::Sandboxes,
     http::{
         App, Calls, Connections, ListenError, NonceLogError, Nonces, OperatorToken, OutputStore,
-        UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
+        Sweeper, UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
     },
     volumes::Volumes,
 };
@@ -171,13 +171,19 @@ impl Daemon {
         let boot = boot_id().map_err(failed("/proc/sys/kernel/random/boot_id".into()))?;
         let now: UnixMillis = deps.clock.now();
         let nonces = Nonces::open(&config.state_dir.join("nonces.log"), &boot, now)?;
+        let output_limits = Arc::new(config.profile.outputs.clone());
         let appliance = Appliance::start(Parts {
             store: store.clone(),
             clock: Arc::clone(&deps.clock),
             ids: Arc::clone(&deps.ids),
             volumes: volumes.clone(),
             limits: config.profile_limits(),
-            final_sweep: None,
+            final_sweep: Some(Arc::new(Sweeper::new(
+                store.clone(),
+                outputs.clone(),
+                (Arc::clone(&deps.clock), Arc::clone(&deps.ids)),
+                Arc::clone(&output_limits),
+            ))),
             max_sandboxes: config.max_sandboxes,
             image: config.runtime.image.clone(),
             open: open_runtime(config, deps, store.installation()),
@@ -188,7 +194,8 @@ impl Daemon {
             store: store.clone(),
             sandboxes: appliance.sandboxes(),
             outputs,
-            uploads: UploadStore::new(volumes, &tmp),
+            output_limits,
+            uploads: UploadStore::new(volumes, &tmp, config.profile.inputs),
             calls: calls.clone(),
             nonces,
             operator_token: token,
@@ -294,7 +301,9 @@ fn open_runtime(config: &Config, deps: &Deps, installation: InstallationId) -> O
                 agent_binary: config.agent_binary(),
                 installation,
                 oci_runtime: oci_runtime.clone(),
-                max_sandboxes: config.max_sandboxes,
+                max_sandboxes: config
+                    .max_sandboxes
+                    .saturating_mul(limits::LEASES_PER_SANDBOX),
                 clock: Arc::clone(&deps.clock),
                 ids: Arc::clone(&deps.ids),
             };

@@ -11,6 +11,7 @@ use hotcell_api::{
     admin::{PutDeployment, PutOrganization, PutWorkspace},
     bash::BashRequest,
     files::PresentFilesRequest,
+    jobs::StartJob,
 };
 use hotcell_types::limits::{MAX_ADMIN_BODY_BYTES, MAX_JSON_BODY_BYTES};
 use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
@@ -28,6 +29,9 @@ impl JsonBody for BashRequest {
     const LIMIT_BYTES: usize = MAX_JSON_BODY_BYTES;
 }
 impl JsonBody for PresentFilesRequest {
+    const LIMIT_BYTES: usize = MAX_JSON_BODY_BYTES;
+}
+impl JsonBody for StartJob {
     const LIMIT_BYTES: usize = MAX_JSON_BODY_BYTES;
 }
 impl JsonBody for PutDeployment {

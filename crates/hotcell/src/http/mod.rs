@@ -21,6 +21,7 @@ mod disposition;
 mod edge;
 mod error;
 mod files;
+mod final_sweep;
 mod health;
 mod json;
 mod listen;
@@ -44,6 +45,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use hotcell_api::ErrorCode;
+use hotcell_core::profile::OutputLimits;
 use hotcell_store::Store;
 use hotcell_types::{Clock, IdSource};
 use http::Method;
@@ -53,6 +55,7 @@ pub use auth::{OperatorToken, Principal};
 pub use calls::Calls;
 pub use edge::REQUEST_ID_HEADER;
 pub use error::ApiError;
+pub use final_sweep::Sweeper;
 pub use listen::{Connections, ListenError, serve_tcp, serve_unix};
 pub use nonces::{NonceLogError, Nonces, boot_id};
 pub use openapi::openapi;
@@ -69,6 +72,8 @@ pub struct App {
     pub sandboxes: Sandboxes,
     /// The files that were collected from sandboxes.
     pub outputs: OutputStore,
+    /// How much of them one collection may bring.
+    pub output_limits: Arc<OutputLimits>,
     /// The files that users attached to chats.
     pub uploads: UploadStore,
     /// The `bash` calls, running and lately finished.

@@ -14,5 +14,7 @@ mod documents;
 mod downloads;
 mod events;
 mod hostile;
+mod jobs;
+mod lifecycle;
 mod limits;
 mod uploads;

@@ -108,6 +108,12 @@ pub(crate) async fn settle(
         })
         .await?;
     if let Some(record) = &settled {
+        // Idleness counts from here.
+        if let Some(live) = context.live.get(&record.workspace, &record.chat)
+            && live.id == record.lease
+        {
+            live.door.touch();
+        }
         tracing::info!(job = %record.id, lease = %record.lease, state = ?record.state, "the job has ended");
     }
     Ok(settled)
@@ -191,7 +197,6 @@ pub(super) async fn look(
             remember(&*sandbox, &status, seen).await;
             continue;
         }
-        live.door.touch();
         let Ok(tails) = fetch_tails(&*sandbox, &status).await else {
             return Ok(true);
         };

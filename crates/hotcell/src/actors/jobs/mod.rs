@@ -158,6 +158,12 @@ async fn follow(context: Arc<Context>, live: Arc<LiveLease>, followed: Arc<Follo
     }
 }
 
+/// Whether a lease has jobs whose end is not written down.
+pub(crate) fn any_live(context: &Context, lease: &LeaseId) -> bool {
+    let live = context.store.read_now(|view| view.live_jobs(lease));
+    live.is_ok_and(|live| !live.is_empty())
+}
+
 /// How the end of a lease is named in a job that it took along.
 pub(crate) fn lost_to(record: &LeaseRecord) -> &'static str {
     match (&record.end, record.state) {

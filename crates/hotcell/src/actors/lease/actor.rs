@@ -113,6 +113,10 @@ impl Actor for LeaseActor {
                 let limit = limits::MAX_WAITING_CALLS;
                 reply(waiter, Err(AcquireError::TooManyWaiting { limit }));
             }
+            LeaseMsg::Call(waiter) if !state.live.take_place(&state.context.live) => {
+                let limit = state.context.live.limit();
+                reply(waiter, Err(AcquireError::Busy { limit }));
+            }
             LeaseMsg::Call(waiter) => {
                 state.waiters.push(waiter);
                 state.feed(&myself, Event::CallArrived);
@@ -187,6 +191,10 @@ impl LeaseActorState {
             }
         }
         if self.machine.is_settled() {
+            // A stopped sandbox has no place among those that run; the call that wakes it takes one.
+            if self.machine.state() == LeaseState::Idle {
+                self.live.give_place_back();
+            }
             self.live.set_settled();
         }
     }

@@ -251,6 +251,7 @@ impl Effects {
     }
 
     pub(super) fn ask_for_jobs(&mut self, attempt: Attempt, sandbox: Option<Arc<dyn Sandbox>>) {
+        let (context, lease) = (Arc::clone(&self.context), self.live.id.clone());
         self.spawn(attempt, async move {
             let asked = async {
                 let sandbox = sandbox.ok_or(RuntimeError::NoSuchSandbox)?;
@@ -259,6 +260,8 @@ impl Effects {
             match asked.await {
                 Ok(jobs) => {
                     let running = jobs.iter().any(|job| job.state == JobState::Running);
+                    // One that has ended is awake until its end is written down.
+                    let running = running || jobs::any_live(&context, &lease);
                     LeaseMsg::Happened(Event::JobsAnswered(attempt, running))
                 }
                 Err(error) => LeaseMsg::Failed(attempt, error),
