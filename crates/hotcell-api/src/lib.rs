@@ -9,6 +9,7 @@
 pub mod admin;
 pub mod bash;
 pub mod code;
+pub mod deletions;
 pub mod files;
 pub mod jobs;
 pub mod lease;

@@ -235,18 +235,23 @@ impl Snapshot<'_> {
         )
     }
 
-    /// Some jobs of a workspace, at most `limit` ([`limits::MAX_PAGE_ROWS`] caps it): to delete
-    /// them all, a page at a time.
+    /// Some jobs of a workspace, or of one member in it, at most [`limits::MAX_PAGE_ROWS`]: to
+    /// delete them all, a page at a time.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn jobs_of_workspace(
+    pub fn jobs_of(
         &self,
         workspace: &WorkspaceId,
-        limit: usize,
+        user: Option<&UserId>,
     ) -> Result<Vec<JobRecord>, StoreError> {
-        let limit = limit.min(limits::MAX_PAGE_ROWS);
-        self.jobs_below(workspace.as_str(), Order::Ascending, limit)
+        let most = user.map_or(limits::MAX_PAGE_ROWS, |_| usize::MAX);
+        let mut jobs = self.jobs_below(workspace.as_str(), Order::Ascending, most)?;
+        if let Some(user) = user {
+            jobs.retain(|job| job.user == *user);
+            jobs.truncate(limits::MAX_PAGE_ROWS);
+        }
+        Ok(jobs)
     }
 
     fn jobs_below(

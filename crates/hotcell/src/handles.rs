@@ -51,6 +51,9 @@ pub enum AcquireError {
     /// Another member's lease holds this chat: a sandbox mounts one member's files.
     #[error("this chat's sandbox belongs to another user")]
     LeaseOfAnotherUser,
+    /// The member's files in the workspace are being deleted.
+    #[error("the member's files are being deleted")]
+    BeingDeleted,
     /// The daemon holds as many sandboxes as it may.
     #[error("all {limit} sandboxes of this daemon are taken")]
     Busy {
@@ -142,6 +145,8 @@ pub struct ProfileView {
     pub checks: Vec<Check>,
     /// When they ran.
     pub checked_at: Option<UnixMillis>,
+    /// Sandboxes of this installation that the engine has and the store has never heard of.
+    pub unknown: Vec<LeaseId>,
 }
 
 /// A running sandbox in the hands of one call. Holding it counts as activity: the lease does not
@@ -194,6 +199,10 @@ pub struct Sandboxes {
 impl Sandboxes {
     pub(crate) fn new(context: Arc<Context>) -> Self {
         Self { context }
+    }
+
+    pub(crate) fn context(&self) -> Arc<Context> {
+        Arc::clone(&self.context)
     }
 
     #[cfg(test)]

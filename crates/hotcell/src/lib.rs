@@ -13,10 +13,12 @@ pub mod beneath;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod erase;
 pub mod handles;
 pub mod http;
 mod jobs;
 pub mod serve;
+pub mod unknown;
 pub mod volumes;
 
 pub use actors::{Appliance, BootError, FinalSweep, OpenRuntime, Parts, default_profile};

@@ -29,6 +29,7 @@ use crate::{
     actors::{Appliance, BootError, OpenRuntime, Parts},
     clock::{SystemClock, SystemIds},
     config::{Config, EngineChoice, ImageChoice},
+    erase::Eraser,
     handles::Sandboxes,
     http::{
         App, Calls, Connections, ListenError, NonceLogError, Nonces, OperatorToken, OutputStore,
@@ -132,6 +133,7 @@ pub struct Daemon {
     store: Store,
     appliance: Appliance,
     calls: Calls,
+    eraser: Eraser,
     listeners: JoinSet<()>,
     stopping: CancellationToken,
 }
@@ -190,11 +192,18 @@ impl Daemon {
         })
         .await?;
         let calls = Calls::default();
+        let eraser = Eraser::new(
+            &appliance.sandboxes(),
+            outputs.clone(),
+            volumes.clone(),
+            &tmp,
+        );
         let app = Arc::new(App {
             store: store.clone(),
             sandboxes: appliance.sandboxes(),
             outputs,
             output_limits,
+            eraser: eraser.clone(),
             uploads: UploadStore::new(volumes, &tmp, config.profile.inputs),
             calls: calls.clone(),
             nonces,
@@ -202,7 +211,11 @@ impl Daemon {
             clock: Arc::clone(&deps.clock),
             ids: Arc::clone(&deps.ids),
         });
-        match listen(config, app).await {
+        let listening = match eraser.resume().await {
+            Ok(()) => listen(config, app).await,
+            Err(error) => Err(error.into()),
+        };
+        match listening {
             Ok((addr, listeners, stopping)) => {
                 tracing::info!(%addr, "hotcell serves");
                 Ok(Self {
@@ -210,11 +223,13 @@ impl Daemon {
                     store,
                     appliance,
                     calls,
+                    eraser,
                     listeners,
                     stopping,
                 })
             }
             Err(error) => {
+                eraser.stop().await;
                 appliance.stop().await;
                 Err(error)
             }
@@ -247,6 +262,7 @@ impl Daemon {
         self.stopping.cancel();
         self.calls.stop().await;
         while self.listeners.join_next().await.is_some() {}
+        self.eraser.stop().await;
         self.appliance.stop().await;
         if let Err(error) = self.store.close().await {
             tracing::error!(%error, "the store did not close cleanly");

@@ -8,7 +8,7 @@ use axum::{
 };
 use hotcell_api::{
     ErrorCode,
-    admin::{PutDeployment, PutOrganization, PutWorkspace},
+    admin::{PutDeployment, PutOrganization, PutWorkspace, RemoveUnknown},
     bash::BashRequest,
     files::PresentFilesRequest,
     jobs::StartJob,
@@ -35,6 +35,9 @@ impl JsonBody for StartJob {
     const LIMIT_BYTES: usize = MAX_JSON_BODY_BYTES;
 }
 impl JsonBody for PutDeployment {
+    const LIMIT_BYTES: usize = MAX_ADMIN_BODY_BYTES;
+}
+impl JsonBody for RemoveUnknown {
     const LIMIT_BYTES: usize = MAX_ADMIN_BODY_BYTES;
 }
 impl JsonBody for PutOrganization {

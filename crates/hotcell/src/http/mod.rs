@@ -62,7 +62,7 @@ pub use openapi::openapi;
 pub use outputs::{OutputStore, SweepError};
 pub use uploads::UploadStore;
 
-use crate::handles::Sandboxes;
+use crate::{erase::Eraser, handles::Sandboxes};
 
 /// What every handler works with.
 pub struct App {
@@ -76,6 +76,8 @@ pub struct App {
     pub output_limits: Arc<OutputLimits>,
     /// The files that users attached to chats.
     pub uploads: UploadStore,
+    /// Deletes workspaces and members.
+    pub eraser: Eraser,
     /// The `bash` calls, running and lately finished.
     pub calls: Calls,
     /// The nonces that were used.

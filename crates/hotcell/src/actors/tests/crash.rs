@@ -29,7 +29,7 @@ async fn scenario(life: &Life) {
 }
 
 /// Lets `survived` hooks of effects on sandboxes pass; the next one and all after it never return.
-fn kill_after(survived: usize, dead: &Arc<Notify>) -> (Hook, Arc<AtomicUsize>) {
+pub(super) fn kill_after(survived: usize, dead: &Arc<Notify>) -> (Hook, Arc<AtomicUsize>) {
     let (passed, dead) = (Arc::new(AtomicUsize::new(0)), Arc::clone(dead));
     let counter = Arc::clone(&passed);
     let hook: Hook = Arc::new(move |_: Moment, effect: Effect, lease| {

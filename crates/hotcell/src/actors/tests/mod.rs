@@ -3,6 +3,7 @@
 
 mod boot;
 mod crash;
+mod kills;
 mod lifecycle;
 
 use std::{sync::Arc, time::Duration};
@@ -14,7 +15,7 @@ use hotcell_core::{
 };
 use hotcell_runtime::{Runtime, RuntimeError, fake::FakeRuntime};
 use hotcell_store::{Store, StoreError, StoreKey};
-use hotcell_types::{RequestId, Role, UnixMillis};
+use hotcell_types::{Clock, RequestId, Role, UnixMillis};
 use tempfile::TempDir;
 
 use super::{Appliance, OpenRuntime, Parts};
@@ -35,6 +36,7 @@ const PATIENT: LeaseLimits = LeaseLimits {
 struct Host {
     dir: TempDir,
     fake: Option<FakeRuntime>,
+    clock: Arc<dyn Clock>,
 }
 
 /// A running tree.
@@ -60,6 +62,7 @@ impl Host {
         Self {
             dir: tempfile::tempdir().unwrap(),
             fake: None,
+            clock: Arc::new(SystemClock),
         }
     }
 
@@ -92,7 +95,7 @@ impl Host {
     ) -> Life {
         let appliance = Appliance::start(Parts {
             store: store.clone(),
-            clock: Arc::new(SystemClock),
+            clock: Arc::clone(&self.clock),
             ids: Arc::new(SystemIds),
             volumes: Volumes::open(self.dir.path()).unwrap(),
             limits: ProfileLimits {

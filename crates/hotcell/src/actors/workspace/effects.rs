@@ -20,6 +20,9 @@ pub(crate) enum AdmitError {
     /// The gate said no.
     #[error(transparent)]
     Denied(#[from] Denial),
+    /// The member's files are being deleted.
+    #[error("the member's files are being deleted")]
+    BeingDeleted,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -29,6 +32,7 @@ impl From<AdmitError> for AcquireError {
     fn from(error: AdmitError) -> Self {
         match error {
             AdmitError::Denied(denial) => Self::Denied(denial),
+            AdmitError::BeingDeleted => Self::BeingDeleted,
             AdmitError::Store(error) => Self::Store(error),
         }
     }
@@ -70,6 +74,12 @@ pub(super) async fn admit(
         .store
         .write::<LeaseRecord, AdmitError, _>(move |tx| {
             let admission = pass_gate(tx, &caller, &profile)??;
+            if tx
+                .deletion(&caller.workspace, Some(&caller.user))?
+                .is_some()
+            {
+                return Err(AdmitError::BeingDeleted);
+            }
             let record = LeaseRecord {
                 id,
                 organization: caller.organization.clone(),
