@@ -8,6 +8,7 @@
 
 mod chat;
 mod crash;
+mod kills;
 mod refusal;
 
 use std::{
