@@ -18,4 +18,5 @@ mod hostile;
 mod jobs;
 mod lifecycle;
 mod limits;
+mod restored;
 mod uploads;
