@@ -7,7 +7,13 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hotcell_agent_proto::{AgentError, AgentErrorCode};
-use hotcell_types::{Clock as _, limits::BODY_IDLE_TIMEOUT_MS};
+use hotcell_types::{
+    Clock as _,
+    limits::{
+        BODY_IDLE_TIMEOUT_MS,
+        agent::{DRAIN_MS, MAX_DRAINED_BODY_BYTES},
+    },
+};
 use hotcell_wire::{BodyHash, HeadError, NonceError, SignedHead};
 use http::request::Parts;
 use http_body_util::BodyExt as _;
@@ -100,6 +106,23 @@ impl SignedBody {
                 return Ok(Some(bytes));
             }
         }
+    }
+
+    /// Reads what is left and throws it away, within limits: of a body that nobody wants any more.
+    /// A connection that is closed with unread bytes in it is reset, and then the answer that says
+    /// why may never be read.
+    pub(crate) async fn drain(&mut self) {
+        let rest = async {
+            let mut drained = 0_u64;
+            while let Some(Ok(frame)) = self.body.frame().await {
+                drained += frame.data_ref().map_or(0, |bytes| bytes.len() as u64);
+                if drained > MAX_DRAINED_BODY_BYTES {
+                    return;
+                }
+            }
+        };
+        // Whoever sends it slowly does without.
+        let _ = timeout(Duration::from_millis(DRAIN_MS), rest).await;
     }
 
     /// At the end: whether it was the body that was signed.

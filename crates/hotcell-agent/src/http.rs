@@ -230,6 +230,25 @@ fn job_output(agent: &Agent, id: &JobId, query: &Query) -> Result<Reply, AgentEr
 }
 
 async fn upload(agent: &Agent, query: &Query, mut body: SignedBody) -> Result<Reply, AgentError> {
+    let stored = store(agent, query, &mut body).await;
+    match stored {
+        Ok(upload) => {
+            body.finish()?;
+            Ok(reply::json(&upload.commit().await?))
+        }
+        Err(refused) => {
+            body.drain().await;
+            Err(refused)
+        }
+    }
+}
+
+/// Takes an upload's body up to its end.
+async fn store(
+    agent: &Agent,
+    query: &Query,
+    body: &mut SignedBody,
+) -> Result<files::Upload, AgentError> {
     let path = query.bytes("path")?.unwrap_or_default();
     let path = files::path(&agent.config.workspace, &path)?;
     let options = files::Options {
@@ -239,11 +258,13 @@ async fn upload(agent: &Agent, query: &Query, mut body: SignedBody) -> Result<Re
     let upload = files::Upload::begin(path, options);
     while let Some(piece) = body.piece().await? {
         if !upload.piece(piece).await {
-            return upload.end().await.map(|info| reply::json(&info));
+            let unwanted = upload.end().await;
+            return Err(unwanted
+                .err()
+                .unwrap_or_else(|| bad_request("it was given up")));
         }
     }
-    body.finish()?;
-    Ok(reply::json(&upload.commit().await?))
+    Ok(upload)
 }
 
 async fn open_stdio(agent: &Arc<Agent>, head: &mut Parts) -> Result<Reply, AgentError> {

@@ -1,6 +1,6 @@
 //! What operators read and change.
 
-use hotcell_types::{CredentialId, OrganizationId, ProfileId, UnixMillis, WorkspaceId};
+use hotcell_types::{CredentialId, LeaseId, OrganizationId, ProfileId, UnixMillis, WorkspaceId};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -276,6 +276,20 @@ pub struct Profile {
     /// When that ran, in milliseconds since the Unix epoch.
     #[schema(value_type = Option<u64>)]
     pub checked_at_ms: Option<UnixMillis>,
+    /// Sandboxes of this installation that the engine has and the store has never heard of, as
+    /// after the store was restored from a backup. While there are any, nothing is swept; `POST
+    /// …/unknown-sandboxes/remove` removes those that you name.
+    #[schema(value_type = Vec<String>)]
+    pub unknown_sandboxes: Vec<LeaseId>,
+}
+
+/// Which unknown sandboxes to remove.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveUnknown {
+    /// Their ids, as the profile lists them.
+    #[schema(value_type = Vec<String>, min_items = 1, max_items = 1000)]
+    pub leases: Vec<LeaseId>,
 }
 
 /// The runtime profiles.

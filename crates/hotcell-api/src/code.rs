@@ -57,6 +57,8 @@ error_codes! {
     OperatorTokenRequired = "operator_token_required", 401, "The operator token is missing or wrong";
     /// The gate refused; `denial` names the level.
     Denied = "denied", 403, "Code execution is denied";
+    /// The profile allows no jobs: run the command with `bash`, or ask an operator to allow them.
+    JobsOff = "jobs_off", 403, "Jobs are off";
     /// There is no such route.
     NotFound = "not_found", 404, "There is nothing here";
     /// There is no such workspace, or it belongs to another organization.
@@ -73,6 +75,8 @@ error_codes! {
     UnknownUpload = "unknown_upload", 404, "There is no such upload";
     /// There is no such output in this chat.
     UnknownOutput = "unknown_output", 404, "There is no such output";
+    /// There is no such job in this chat.
+    UnknownJob = "unknown_job", 404, "There is no such job";
     /// The route is there but not with this method; `Allow` lists those that are.
     MethodNotAllowed = "method_not_allowed", 405, "The method is not allowed here";
     /// The request's body came too slowly.
@@ -83,6 +87,8 @@ error_codes! {
     LeaseOfAnotherUser = "lease_of_another_user", 409, "The sandbox belongs to another member";
     /// The sandbox was ended while the call ran: asked for, or by its hard time limit.
     LeaseEnded = "lease_ended", 409, "The sandbox was ended";
+    /// The workspace, or what the member has in it, is being deleted.
+    BeingDeleted = "being_deleted", 409, "It is being deleted";
     /// The credential has two secrets already; finish the rotation first.
     RotationInProgress = "rotation_in_progress", 409, "A rotation is in progress";
     /// The chat has as many uploads as it may; `limit` is their number.

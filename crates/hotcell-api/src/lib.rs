@@ -9,7 +9,9 @@
 pub mod admin;
 pub mod bash;
 pub mod code;
+pub mod deletions;
 pub mod files;
+pub mod jobs;
 pub mod lease;
 pub mod problem;
 pub mod tools;

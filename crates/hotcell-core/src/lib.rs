@@ -4,7 +4,10 @@
 //! tables and property tests. Actors in the binary feed events in and run the effects that
 //! come out.
 
+pub mod deletion;
 pub mod gate;
+pub mod job;
 pub mod lease;
 pub mod model;
 pub mod network;
+pub mod profile;

@@ -34,9 +34,11 @@
 //! hotcell deletes or overwrites a damaged file.
 
 mod backend;
+mod deletions;
 mod dto;
 mod error;
 mod file;
+mod jobs;
 mod key;
 mod meta;
 mod migrate;

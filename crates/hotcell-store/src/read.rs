@@ -5,7 +5,8 @@ use hotcell_core::model::{
     Workspace,
 };
 use hotcell_types::{
-    ChatId, CredentialId, LeaseId, OrganizationId, OutputId, UnixMillis, WorkspaceId, limits,
+    ChatId, CredentialId, LeaseId, OrganizationId, OutputId, UnixMillis, UserId, WorkspaceId,
+    limits,
 };
 use serde::de::DeserializeOwned;
 
@@ -299,6 +300,23 @@ impl Snapshot<'_> {
         limit: usize,
     ) -> Result<Vec<OutputRecord>, StoreError> {
         self.outputs_below(workspace.as_str(), limit.min(limits::MAX_PAGE_ROWS))
+    }
+
+    /// Some files that were collected for one member of a workspace, at most `limit`
+    /// ([`limits::MAX_PAGE_ROWS`] caps it): to delete them all, a page at a time.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn outputs_of_user(
+        &self,
+        workspace: &WorkspaceId,
+        user: &UserId,
+        limit: usize,
+    ) -> Result<Vec<OutputRecord>, StoreError> {
+        let mut outputs = self.outputs_below(workspace.as_str(), usize::MAX)?;
+        outputs.retain(|output| output.user == *user);
+        outputs.truncate(limit.min(limits::MAX_PAGE_ROWS));
+        Ok(outputs)
     }
 
     fn outputs_below(&self, prefix: &str, limit: usize) -> Result<Vec<OutputRecord>, StoreError> {

@@ -64,6 +64,16 @@ tables! {
     OutputsOfChat = "outputs_of_chat",
     /// row number, counted up → its DTO
     Audit = "audit",
+    /// job → its DTO
+    Jobs = "jobs",
+    /// job → what is kept of its output, once it has ended
+    JobTails = "job_tails",
+    /// workspace/chat/time,job → nothing
+    JobsOfChat = "jobs_of_chat",
+    /// lease/job → nothing, for each job that has not ended
+    LiveJobs = "live_jobs",
+    /// workspace, or workspace/user → the DTO of its deletion
+    Deletions = "deletions",
 }
 
 /// The single row of [`Table::Meta`] kinds.

@@ -373,6 +373,7 @@ impl<'a> Tx<'a> {
                 continue;
             };
             if let Some(lease) = self.lease(&id)? {
+                self.forget_jobs_of(&lease)?;
                 let chat = chat_key(&lease.workspace, &lease.chat);
                 let newest = self.get(Table::LeaseOfChat, chat.as_bytes())?;
                 if newest.as_deref() == Some(id.as_str().as_bytes()) {

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -35,6 +35,8 @@ pub struct Options {
     pub toml: String,
     /// Whether the engine is the one that the TOML names.
     pub configured_engine: bool,
+    /// Where its directory is made; where temporary files are when absent.
+    pub parent: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -49,6 +51,7 @@ impl Default for Options {
             deps: Deps::default(),
             toml: String::new(),
             configured_engine: false,
+            parent: None,
         }
     }
 }
@@ -77,7 +80,9 @@ impl TestDaemon {
     /// # Panics
     /// When it does not start.
     pub async fn start_with(options: Options) -> Self {
-        let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("no directory: {error}"));
+        let parent = options.parent.unwrap_or_else(std::env::temp_dir);
+        let dir =
+            tempfile::tempdir_in(parent).unwrap_or_else(|error| panic!("no directory: {error}"));
         let overrides = Overrides {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             state_dir: Some(dir.path().join("state")),
@@ -118,7 +123,16 @@ impl TestDaemon {
     /// # Panics
     /// When that does not start.
     pub async fn restart(self) -> Self {
+        self.restart_after(|| {}).await
+    }
+
+    /// The same, with something that happens while no daemon runs.
+    ///
+    /// # Panics
+    /// When the next one does not start.
+    pub async fn restart_after(self, meanwhile: impl FnOnce()) -> Self {
         self.daemon.shutdown().await;
+        meanwhile();
         let daemon = boot(&self.config, &self.deps).await;
         Self { daemon, ..self }
     }

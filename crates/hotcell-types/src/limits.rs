@@ -1,6 +1,9 @@
 //! Every limit has its name here. Sizes in bytes, times in milliseconds unless the name says otherwise.
 
 pub mod agent;
+pub mod job;
+
+pub use job::*;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;

@@ -4,6 +4,7 @@
 //! so that a misspelt limit is not silently the default.
 
 mod network;
+mod profile;
 mod runtime;
 
 use std::{
@@ -11,13 +12,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use hotcell_core::lease::LeaseLimits;
+use hotcell_core::{lease::LeaseLimits, profile::ProfileLimits};
 use hotcell_types::limits;
 use serde::Deserialize;
 
 pub use self::network::NetworkConfig;
-use self::runtime::RuntimeTable;
 pub use self::runtime::{EngineChoice, ImageChoice, RuntimeConfig};
+use self::{profile::ProfileTable, runtime::RuntimeTable};
 
 /// The largest configuration file that is read, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
@@ -85,7 +86,9 @@ pub struct Config {
     pub lease: LeaseLimits,
     /// The size of `/workspace`, in bytes.
     pub scratch_bytes: u64,
-    /// Sandboxes that the daemon holds at once.
+    /// What the profile `default` allows besides these two; see [`Config::profile_limits`].
+    pub profile: ProfileLimits,
+    /// Sandboxes that run at once.
     pub max_sandboxes: usize,
     /// The log filter, such as `info` or `hotcell=debug,warn`.
     pub log_level: String,
@@ -126,6 +129,16 @@ impl Config {
         let file: File =
             toml::from_str(text).map_err(|error| ConfigError::Parse(Box::new(error)))?;
         file.check(overrides)
+    }
+
+    /// Everything that the profile `default` limits.
+    #[must_use]
+    pub fn profile_limits(&self) -> ProfileLimits {
+        ProfileLimits {
+            lease: self.lease,
+            scratch_bytes: self.scratch_bytes,
+            ..self.profile.clone()
+        }
     }
 
     /// The store's file.
@@ -197,6 +210,7 @@ struct File {
     worker_threads: Option<usize>,
     runtime: RuntimeTable,
     limits: LimitsTable,
+    profile: ProfileTable,
     log: LogTable,
 }
 
@@ -290,6 +304,7 @@ impl File {
                 )?,
             },
             scratch_bytes,
+            profile: self.profile.check()?,
             max_sandboxes,
             log_level: over
                 .log_level

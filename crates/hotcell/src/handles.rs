@@ -11,6 +11,7 @@ use hotcell_types::{
 };
 use tokio::time::Instant;
 
+pub use crate::jobs::{JobError, JobPiece, Jobs};
 pub use hotcell_core::gate::Denial;
 pub use hotcell_store::StoreError;
 
@@ -54,6 +55,9 @@ pub enum AcquireError {
     /// Another member's lease holds this chat: a sandbox mounts one member's files.
     #[error("this chat's sandbox belongs to another user")]
     LeaseOfAnotherUser,
+    /// The member's files in the workspace are being deleted.
+    #[error("the member's files are being deleted")]
+    BeingDeleted,
     /// The daemon holds as many sandboxes as it may.
     #[error("all {limit} sandboxes of this daemon are taken")]
     Busy {
@@ -145,6 +149,8 @@ pub struct ProfileView {
     pub checks: Vec<Check>,
     /// When they ran.
     pub checked_at: Option<UnixMillis>,
+    /// Sandboxes of this installation that the engine has and the store has never heard of.
+    pub unknown: Vec<LeaseId>,
 }
 
 /// A running sandbox in the hands of one call. Holding it counts as activity: the lease does not
@@ -199,9 +205,19 @@ impl Sandboxes {
         Self { context }
     }
 
+    pub(crate) fn context(&self) -> Arc<Context> {
+        Arc::clone(&self.context)
+    }
+
     #[cfg(test)]
     pub(crate) fn context_for_tests(&self) -> Arc<Context> {
         Arc::clone(&self.context)
+    }
+
+    /// The jobs in them.
+    #[must_use]
+    pub fn jobs(&self) -> Jobs {
+        Jobs::new(Arc::clone(&self.context), self.clone())
     }
 
     /// Passes the gate, finds or makes the chat's lease (concurrent first calls share one) and

@@ -14,9 +14,12 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod egress;
+pub mod erase;
 pub mod handles;
 pub mod http;
+mod jobs;
 pub mod serve;
+pub mod unknown;
 pub mod volumes;
 
-pub use actors::{Appliance, BootError, OpenRuntime, Parts, default_profile};
+pub use actors::{Appliance, BootError, FinalSweep, OpenRuntime, Parts, default_profile};

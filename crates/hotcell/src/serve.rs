@@ -22,7 +22,7 @@ use hotcell_runtime::{Runtime, RuntimeError};
 use hotcell_runtime_docker::{DockerConfig, DockerRuntime};
 use hotcell_runtime_embedded::{Embedded, EmbeddedConfig};
 use hotcell_store::{KeyError, OpenError, Store, StoreError, StoreKey};
-use hotcell_types::{Clock, IdSource, InstallationId, UnixMillis};
+use hotcell_types::{Clock, IdSource, InstallationId, UnixMillis, limits};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -31,10 +31,11 @@ use crate::{
     clock::{SystemClock, SystemIds},
     config::{Config, EngineChoice, ImageChoice},
     egress::{EgressParts, KernelHost, resolvers},
+    erase::Eraser,
     handles::Sandboxes,
     http::{
         App, Calls, Connections, ListenError, NonceLogError, Nonces, OperatorToken, OutputStore,
-        UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
+        Sweeper, UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
     },
     volumes::Volumes,
 };
@@ -137,6 +138,7 @@ pub struct Daemon {
     store: Store,
     appliance: Appliance,
     calls: Calls,
+    eraser: Eraser,
     listeners: JoinSet<()>,
     stopping: CancellationToken,
 }
@@ -176,13 +178,19 @@ impl Daemon {
         let boot = boot_id().map_err(failed("/proc/sys/kernel/random/boot_id".into()))?;
         let now: UnixMillis = deps.clock.now();
         let nonces = Nonces::open(&config.state_dir.join("nonces.log"), &boot, now)?;
+        let output_limits = Arc::new(config.profile.outputs.clone());
         let appliance = Appliance::start(Parts {
             store: store.clone(),
             clock: Arc::clone(&deps.clock),
             ids: Arc::clone(&deps.ids),
             volumes: volumes.clone(),
-            limits: config.lease,
-            scratch_bytes: config.scratch_bytes,
+            limits: config.profile_limits(),
+            final_sweep: Some(Arc::new(Sweeper::new(
+                store.clone(),
+                outputs.clone(),
+                (Arc::clone(&deps.clock), Arc::clone(&deps.ids)),
+                Arc::clone(&output_limits),
+            ))),
             max_sandboxes: config.max_sandboxes,
             image: config.runtime.image.clone(),
             egress: egress(config, deps),
@@ -190,18 +198,30 @@ impl Daemon {
         })
         .await?;
         let calls = Calls::default();
+        let eraser = Eraser::new(
+            &appliance.sandboxes(),
+            outputs.clone(),
+            volumes.clone(),
+            &tmp,
+        );
         let app = Arc::new(App {
             store: store.clone(),
             sandboxes: appliance.sandboxes(),
             outputs,
-            uploads: UploadStore::new(volumes, &tmp),
+            output_limits,
+            eraser: eraser.clone(),
+            uploads: UploadStore::new(volumes, &tmp, config.profile.inputs),
             calls: calls.clone(),
             nonces,
             operator_token: token,
             clock: Arc::clone(&deps.clock),
             ids: Arc::clone(&deps.ids),
         });
-        match listen(config, app).await {
+        let listening = match eraser.resume().await {
+            Ok(()) => listen(config, app).await,
+            Err(error) => Err(error.into()),
+        };
+        match listening {
             Ok((addr, listeners, stopping)) => {
                 tracing::info!(%addr, "hotcell serves");
                 Ok(Self {
@@ -209,11 +229,13 @@ impl Daemon {
                     store,
                     appliance,
                     calls,
+                    eraser,
                     listeners,
                     stopping,
                 })
             }
             Err(error) => {
+                eraser.stop().await;
                 appliance.stop().await;
                 Err(error)
             }
@@ -246,6 +268,7 @@ impl Daemon {
         self.stopping.cancel();
         self.calls.stop().await;
         while self.listeners.join_next().await.is_some() {}
+        self.eraser.stop().await;
         self.appliance.stop().await;
         if let Err(error) = self.store.close().await {
             tracing::error!(%error, "the store did not close cleanly");
@@ -318,7 +341,9 @@ fn open_runtime(config: &Config, deps: &Deps, installation: InstallationId) -> O
                 agent_binary: config.agent_binary(),
                 installation,
                 oci_runtime: oci_runtime.clone(),
-                max_sandboxes: config.max_sandboxes,
+                max_sandboxes: config
+                    .max_sandboxes
+                    .saturating_mul(limits::LEASES_PER_SANDBOX),
                 clock: Arc::clone(&deps.clock),
                 ids: Arc::clone(&deps.ids),
             };

@@ -27,7 +27,7 @@ use hotcell_types::{
     ChatId, UserId, VolumeKind, WorkspaceId,
     volume::{SANDBOX_GID, SANDBOX_UID},
 };
-use rustix::fs::{Gid, Uid};
+use rustix::fs::{CWD, Gid, Uid};
 
 use crate::beneath;
 
@@ -126,6 +126,35 @@ impl Volumes {
         self.ensure(&[workspace.as_str(), "users"], user.as_str())
     }
 
+    /// Takes a workspace's volumes out of their place, to `to` on the same file system. Whether
+    /// there were any.
+    ///
+    /// # Errors
+    /// When they cannot be moved.
+    pub fn move_workspace_away(&self, workspace: &WorkspaceId, to: &Path) -> io::Result<bool> {
+        moved(rustix::fs::renameat(
+            &self.root.dir,
+            workspace.as_str(),
+            CWD,
+            to,
+        ))
+    }
+
+    /// Takes a member's volume out of its place, to `to` on the same file system. Whether there
+    /// was one.
+    ///
+    /// # Errors
+    /// When it cannot be moved.
+    pub fn move_user_away(
+        &self,
+        workspace: &WorkspaceId,
+        user: &UserId,
+        to: &Path,
+    ) -> io::Result<bool> {
+        let from = format!("{workspace}/users/{user}");
+        moved(rustix::fs::renameat(&self.root.dir, from, CWD, to))
+    }
+
     /// What a lease's sandbox mounts. Makes what is missing.
     ///
     /// # Errors
@@ -144,6 +173,14 @@ impl Volumes {
                 Ok(VolumeMount { kind, host_path })
             })
             .collect()
+    }
+}
+
+fn moved(result: rustix::io::Result<()>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

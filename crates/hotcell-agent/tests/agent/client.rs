@@ -75,6 +75,12 @@ impl Request {
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
+        self.over(&mut stream);
+        BufReader::new(stream)
+    }
+
+    /// Sends head and body over a connection that is there.
+    pub(crate) fn over(&self, stream: &mut TcpStream) {
         let mut head = format!(
             "{} {} HTTP/1.1\r\nhost: agent\r\n",
             self.method, self.target
@@ -85,7 +91,6 @@ impl Request {
         head.push_str(&format!("content-length: {}\r\n\r\n", self.body.len()));
         let _ = stream.write_all(head.as_bytes());
         let _ = stream.write_all(&self.body);
-        BufReader::new(stream)
     }
 
     pub(crate) fn send(&self, address: SocketAddr) -> Response {

@@ -190,3 +190,22 @@ fn disk_tells_of_what_is_there() {
         assert!(mount.total_bytes > 0 && mount.free_bytes <= mount.total_bytes);
     }
 }
+
+#[test]
+fn a_refused_upload_is_read_to_its_end_and_its_connection_stays_of_use() {
+    let host = Host::start();
+    std::fs::create_dir(host.workspace.join("taken")).unwrap();
+    for round in 0..8 {
+        let body = vec![b'x'; 20 << 20];
+        let mut stream = Request::new("PUT", "/v1/files?path=taken", body).open(host.address);
+        let (status, headers) = read_head(&mut stream);
+        assert_eq!(status, 409, "{round}");
+        let mut why = vec![0; headers["content-length"].parse().unwrap()];
+        std::io::Read::read_exact(&mut stream, &mut why).unwrap();
+        let why: hotcell_agent_proto::AgentError = serde_json::from_slice(&why).unwrap();
+        assert_eq!(why.code, AgentErrorCode::NotARegularFile);
+        let next = Request::new("GET", "/v1/disk", "");
+        next.over(stream.get_mut());
+        assert_eq!(read_head(&mut stream).0, 200, "{round}");
+    }
+}

@@ -36,6 +36,8 @@ enum Phase {
     Idle,
     /// Writing down that it ends.
     EndRecording,
+    /// Collecting what is ready in it, before it is removed.
+    Sweeping,
     Removing,
     /// Writing down that it is over.
     EndedRecording,
@@ -59,6 +61,8 @@ pub struct LeaseMachine {
     wanted: bool,
     /// Whether the start in progress runs a sandbox that did not run before.
     fresh: bool,
+    /// Whether it is swept before it is removed.
+    sweep: bool,
     /// What a sandbox that is missing was lost to.
     missing: EndReason,
     failures: u32,
@@ -80,6 +84,8 @@ impl LeaseMachine {
             watch: None,
             wanted: false,
             fresh: true,
+            // One that was ending when the daemon went away may not have been swept yet.
+            sweep: record.end == Some(EndReason::HardTimeLimit),
             missing: EndReason::SandboxLost,
             failures: 0,
         }
@@ -169,6 +175,7 @@ impl LeaseMachine {
             | Event::SandboxStopped(attempt)
             | Event::SandboxRemoved(attempt)
             | Event::JobsAnswered(attempt, _)
+            | Event::SandboxSwept(attempt)
             | Event::DoorClosed(attempt)
             | Event::CallBegan(attempt)
             | Event::EffectFailed(attempt, _)
@@ -203,6 +210,10 @@ impl LeaseMachine {
                 out.push(Effect::SetTimer(Timer::Idle, self.limits.idle_timeout_ms));
             }
             (Phase::Running { asking: true }, Event::JobsAnswered(_, false)) => {
+                // With the door still open: who comes now need not wait for it.
+                out.push(Effect::SweepSandbox(self.next()));
+            }
+            (Phase::Running { asking: true }, Event::SandboxSwept(_)) => {
                 out.push(Effect::CloseDoor(self.next()));
             }
             (Phase::Running { asking: true }, Event::CallBegan(_)) => {
@@ -218,7 +229,8 @@ impl LeaseMachine {
             }
             (Phase::Stopping { recorded: false }, Event::RecordWritten(_)) => self.stop(out),
             (Phase::Stopping { recorded: true }, Event::SandboxStopped(_)) => self.go_idle(out),
-            (Phase::EndRecording, Event::RecordWritten(_)) => self.remove(out),
+            (Phase::EndRecording, Event::RecordWritten(_)) => self.sweep_or_remove(out),
+            (Phase::Sweeping, Event::SandboxSwept(_)) => self.remove(out),
             (Phase::Removing, Event::SandboxRemoved(_)) => {
                 self.phase = Phase::EndedRecording;
                 self.write(LeaseState::Ended, out);
@@ -246,7 +258,7 @@ impl LeaseMachine {
                 self.attempt.0 += 1;
                 out.push(Effect::Retire);
             }
-            LeaseState::Ending => self.remove(out),
+            LeaseState::Ending => self.sweep_or_remove(out),
             LeaseState::Starting if resumed.is_none() => {
                 out.push(Effect::SetTimer(Timer::Hard, left_ms));
                 self.arm_start(out);
@@ -306,7 +318,11 @@ impl LeaseMachine {
                 self.wanted = true;
                 self.wake(out);
             }
-            Phase::EndRecording | Phase::Removing | Phase::EndedRecording | Phase::Ended => {
+            Phase::EndRecording
+            | Phase::Sweeping
+            | Phase::Removing
+            | Phase::EndedRecording
+            | Phase::Ended => {
                 let why = self.end.clone().unwrap_or(EndReason::SandboxLost);
                 out.push(Effect::RefuseWaiters(Refusal::Ended(why)));
             }
@@ -341,6 +357,7 @@ impl LeaseMachine {
             }
             // An agent that cannot answer has no job worth keeping the sandbox for.
             Phase::Running { asking: true } => out.push(Effect::CloseDoor(self.next())),
+            Phase::Sweeping => self.remove(out),
             Phase::Reconciling | Phase::Removing => self.set_retry(out),
             Phase::Stopping { recorded: true } => {
                 self.phase = Phase::Reconciling;
@@ -388,10 +405,16 @@ impl LeaseMachine {
     fn end_with(&mut self, reason: EndReason, refusal: Option<Refusal>, out: &mut Vec<Effect>) {
         if matches!(
             self.phase,
-            Phase::EndRecording | Phase::Removing | Phase::EndedRecording | Phase::Ended
+            Phase::EndRecording
+                | Phase::Sweeping
+                | Phase::Removing
+                | Phase::EndedRecording
+                | Phase::Ended
         ) {
             return;
         }
+        // One that idles was swept before it was stopped, and one that was lost has nothing to give.
+        self.sweep = reason == EndReason::HardTimeLimit && self.recorded == LeaseState::Running;
         self.phase = Phase::EndRecording;
         self.end = Some(reason.clone());
         self.failures = 0;
@@ -475,6 +498,15 @@ impl LeaseMachine {
         self.fresh = true;
         self.arm_start(out);
         self.write(LeaseState::Starting, out);
+    }
+
+    fn sweep_or_remove(&mut self, out: &mut Vec<Effect>) {
+        if std::mem::take(&mut self.sweep) {
+            self.phase = Phase::Sweeping;
+            out.push(Effect::SweepSandbox(self.next()));
+        } else {
+            self.remove(out);
+        }
     }
 
     fn remove(&mut self, out: &mut Vec<Effect>) {

@@ -14,6 +14,10 @@
 //!              Ending: recording → removing → recording the end ──────────► Ended
 //! ```
 //!
+//! Before a sandbox is stopped for going unused, and before one that ran into the hard limit is removed,
+//! it is *swept*: what it has ready for the chat is collected. A sweep never keeps a sandbox alive:
+//! one that fails is over.
+//!
 //! There is one more phase, *Reconciling*: after a restart of the daemon, a crash of the lease's
 //! actor, or a failed stop, all that counts is the durable record and what the runtime shows.
 //!
@@ -153,9 +157,11 @@ pub enum Event {
     SandboxRemoved(Attempt),
     /// The agent said whether any job runs.
     JobsAnswered(Attempt, bool),
+    /// What was ready in it for the chat is collected, as far as it could be.
+    SandboxSwept(Attempt),
     /// No call held the door, and it is closed: no call can begin any more.
     DoorClosed(Attempt),
-    /// A call held the door, so that it stayed open.
+    /// A call held the door, or had just left, so that it stayed open.
     CallBegan(Attempt),
     /// A slow effect failed; the words say why.
     EffectFailed(Attempt, String),
@@ -214,7 +220,9 @@ pub enum Effect {
     WatchSandbox(Attempt),
     /// Ask its agent whether a job runs.
     AskForJobs(Attempt),
-    /// Close the door unless a call holds it, and report which.
+    /// Collect what is ready in it for the chat.
+    SweepSandbox(Attempt),
+    /// Close the door unless a call holds it or held it within the idle limit, and report which.
     CloseDoor(Attempt),
     /// Stop it.
     StopSandbox(Attempt),

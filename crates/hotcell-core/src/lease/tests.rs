@@ -42,6 +42,7 @@ fn success(effect: &Effect, seen: Seen) -> Option<Event> {
         Effect::StartSandbox(attempt) => Event::SandboxStarted(*attempt),
         Effect::AwaitAgent(attempt) => Event::AgentAnswered(*attempt),
         Effect::AskForJobs(attempt) => Event::JobsAnswered(*attempt, false),
+        Effect::SweepSandbox(attempt) => Event::SandboxSwept(*attempt),
         Effect::CloseDoor(attempt) => Event::DoorClosed(*attempt),
         Effect::StopSandbox(attempt) => Event::SandboxStopped(*attempt),
         Effect::RemoveSandbox(attempt) => Event::SandboxRemoved(*attempt),
@@ -152,7 +153,16 @@ fn a_job_or_a_call_keeps_an_unused_sandbox_running() {
     let [Effect::AskForJobs(attempt)] = ask[..] else {
         panic!("{ask:?}")
     };
-    let close = machine.apply(Event::JobsAnswered(attempt, false), NOW);
+    let sweep = machine.apply(Event::JobsAnswered(attempt, false), NOW);
+    let [Effect::SweepSandbox(attempt)] = sweep[..] else {
+        panic!("{sweep:?}")
+    };
+    assert_eq!(
+        machine.apply(Event::CallArrived, NOW),
+        [Effect::AdmitWaiters { fresh: false }],
+        "the door stays open while it is swept"
+    );
+    let close = machine.apply(Event::SandboxSwept(attempt), NOW);
     let [Effect::CloseDoor(attempt)] = close[..] else {
         panic!("{close:?}")
     };
@@ -253,6 +263,37 @@ fn the_end_comes_from_every_state_and_is_final() {
             ))]
         );
     }
+}
+
+#[test]
+fn only_a_running_sandbox_that_reached_its_hard_limit_is_swept_at_the_end() {
+    let swept = |effects: &[Effect]| has(effects, |e| matches!(e, Effect::SweepSandbox(_)));
+    for (mut machine, event, expected) in [
+        (running(), Event::HardLimitReached, true),
+        (running(), Event::EndRequested, false),
+        (idle(), Event::HardLimitReached, false),
+    ] {
+        let end = settle(&mut machine, event.clone(), Seen::Running);
+        assert_eq!(swept(&end), expected, "{event:?}: {end:?}");
+        assert_eq!(writes(&end), [Ending, Ended]);
+    }
+    // One that the daemon left ending is swept, if it can be, and removed in any case.
+    let ending = LeaseRecord {
+        end: Some(EndReason::HardTimeLimit),
+        ..record(Ending)
+    };
+    let mut machine = LeaseMachine::new(&ending, LIMITS);
+    let sweep = machine.apply(Event::Resumed { at_boot: true }, NOW);
+    let [Effect::SweepSandbox(attempt)] = sweep[..] else {
+        panic!("{sweep:?}")
+    };
+    let end = settle(
+        &mut machine,
+        Event::EffectFailed(attempt, "it is not there".into()),
+        Seen::Nothing,
+    );
+    assert!(has(&end, |e| matches!(e, Effect::RemoveSandbox(_))));
+    assert_eq!(writes(&end), [Ended]);
 }
 
 #[test]
@@ -458,6 +499,7 @@ impl World {
                     | Effect::StartSandbox(a)
                     | Effect::AwaitAgent(a)
                     | Effect::AskForJobs(a)
+                    | Effect::SweepSandbox(a)
                     | Effect::StopSandbox(a)
                     | Effect::RemoveSandbox(a) => a,
                     other => panic!("{other:?} is not slow"),

@@ -81,7 +81,10 @@ pub(crate) fn policy(default: &str, rules: &[&str]) -> Policy {
         })
         .collect();
     let rules = rules.join(",");
-    Policy::parse(&format!(r#"{{"defaultAction":"{default}","egress":[{rules}]}}"#)).unwrap()
+    Policy::parse(&format!(
+        r#"{{"defaultAction":"{default}","egress":[{rules}]}}"#
+    ))
+    .unwrap()
 }
 
 impl Stage<'_> {
@@ -114,7 +117,11 @@ impl Stage<'_> {
     }
 
     /// A running sandbox behind a filter.
-    pub(crate) async fn sandbox(&self, guard: &Guard, policy: Policy) -> (Cell, Filter, FilterSite) {
+    pub(crate) async fn sandbox(
+        &self,
+        guard: &Guard,
+        policy: Policy,
+    ) -> (Cell, Filter, FilterSite) {
         let (lease, key, site) = self.create().await;
         let filter = guard.admit(&lease, &site, policy).await;
         (self.start(&lease, &key).await, filter, site)
@@ -178,7 +185,12 @@ impl Guard {
     }
 
     /// Takes over the filter of a running sandbox.
-    pub(crate) async fn readmit(&self, lease: &LeaseId, site: &FilterSite, policy: Policy) -> Filter {
+    pub(crate) async fn readmit(
+        &self,
+        lease: &LeaseId,
+        site: &FilterSite,
+        policy: Policy,
+    ) -> Filter {
         let mut model = self.model(policy);
         let rules = rules(lease, site, &model);
         let mut meant = base(site);
@@ -203,8 +215,7 @@ impl Guard {
         model: SandboxFilter,
         rules: LeaseRules,
     ) -> Filter {
-        let DnsSockets { udp, tcp } =
-            dns_sockets(namespace(site), site.v4.gateway.into()).unwrap();
+        let DnsSockets { udp, tcp } = dns_sockets(namespace(site), site.v4.gateway.into()).unwrap();
         let events = Arc::new(Events::default());
         let learned = |family| (family, learned_set(lease.short(), family));
         let dns = DnsFilter::new(DnsParts {
@@ -277,7 +288,8 @@ impl Cell {
     pub(crate) async fn python(&self, program: &str, arguments: &[String]) -> String {
         let arguments: Vec<String> = arguments.iter().map(|text| format!("'{text}'")).collect();
         let arguments = arguments.join(" ");
-        self.get(&format!("python3 - {arguments} <<'E'\n{program}\nE")).await
+        self.get(&format!("python3 - {arguments} <<'E'\n{program}\nE"))
+            .await
     }
 
     /// Asks all at once and says which got their echo in time.

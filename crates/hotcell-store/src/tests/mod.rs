@@ -3,6 +3,7 @@
 mod damage;
 mod disk;
 mod group;
+mod jobs;
 mod migration;
 mod policies;
 mod property;

@@ -131,6 +131,7 @@ fn present() -> Value {
         };
         shapes.add(&name, AuditDto::from(&row));
     }
+    super::jobs::shapes(&mut |name, value| shapes.add(name, value));
     shapes.add(
         "tables",
         json!(
@@ -192,6 +193,7 @@ fn every_shape_of_the_snapshot_is_still_read() {
             "leases" => round_trip::<Vec<ClassV1>>(value),
             "outputs" => round_trip::<OutputDto>(value),
             "audit" => round_trip::<AuditDto>(value),
+            "jobs" | "job_tails" | "deletions" => super::jobs::is_read(name, value),
             "tables" => {}
             other => panic!("nothing reads {other}"),
         }

@@ -6,6 +6,11 @@ pub const MAX_CONNECTIONS: usize = 256;
 pub const MAX_NONCES: usize = 262_144;
 /// The body of a request that has none in the protocol.
 pub const MAX_IGNORED_BODY_BYTES: usize = 4 * 1024;
+/// What is still read and thrown away of a refused upload, so that its sender gets to see the answer
+/// and the connection stays of use: more than the largest input.
+pub const MAX_DRAINED_BODY_BYTES: u64 = 64 * 1024 * 1024;
+/// How long that may take.
+pub const DRAIN_MS: u64 = 2_000;
 /// What one read of a pipe takes.
 pub const PIPE_READ_BYTES: usize = 64 * 1024;
 /// What one read of a file takes.

@@ -7,8 +7,8 @@ use std::{
 };
 
 use hotcell_core::{
-    lease::LeaseLimits,
     model::{Actor, AuditRow, Deployment, LeaseRecord},
+    profile::ProfileLimits,
 };
 use hotcell_store::{Store, StoreError};
 use hotcell_supervision::{AddError, CallError};
@@ -20,8 +20,10 @@ use super::{
     context::Context,
     crew::Crew,
     egress::Egress,
+    jobs::JobBook,
     live::Live,
     profile::{OpenRuntime, Profile, ProfileMsg},
+    sweep::FinalSweep,
     workspace::WorkspaceMsg,
 };
 use crate::{
@@ -41,11 +43,11 @@ pub struct Parts {
     pub ids: Arc<dyn IdSource>,
     /// The directories that sandboxes mount.
     pub volumes: Volumes,
-    /// The times of a lease.
-    pub limits: LeaseLimits,
-    /// The size of `/workspace`, in bytes.
-    pub scratch_bytes: u64,
-    /// Sandboxes at once.
+    /// What the profile allows each sandbox.
+    pub limits: ProfileLimits,
+    /// Collects what is ready in a sandbox that is about to stop or end.
+    pub final_sweep: Option<Arc<dyn FinalSweep>>,
+    /// Sandboxes that run at once.
     pub max_sandboxes: usize,
     /// What sandboxes run.
     pub image: ImageChoice,
@@ -101,8 +103,11 @@ impl Appliance {
             clock: parts.clock,
             ids: parts.ids,
             volumes: parts.volumes,
-            limits: parts.limits,
-            scratch_bytes: parts.scratch_bytes,
+            limits: parts.limits.lease,
+            scratch_bytes: parts.limits.scratch_bytes,
+            allowed: parts.limits,
+            final_sweep: parts.final_sweep,
+            jobs: JobBook::default(),
             profile: Profile::new(default_profile(), parts.image),
             live: Live::new(parts.max_sandboxes),
             crew: Crew::default(),
@@ -134,6 +139,7 @@ impl Appliance {
     /// Stops every actor. Sandboxes stay as they are, for the next daemon to adopt.
     pub async fn stop(&self) {
         self.leave();
+        self.context.jobs.stop().await;
         self.context.crew.stop().await;
     }
 

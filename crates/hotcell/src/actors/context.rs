@@ -5,11 +5,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use hotcell_core::lease::LeaseLimits;
+use hotcell_core::{lease::LeaseLimits, profile::ProfileLimits};
 use hotcell_store::Store;
 use hotcell_types::{Clock, IdSource};
 
-use super::{crew::Crew, egress::Egress, live::Live, profile::Profile};
+use super::{
+    crew::Crew, egress::Egress, jobs::JobBook, live::Live, profile::Profile, sweep::FinalSweep,
+};
 use crate::volumes::Volumes;
 
 /// What every actor needs. Made once, shared by all.
@@ -20,6 +22,11 @@ pub(crate) struct Context {
     pub(crate) volumes: Volumes,
     pub(crate) limits: LeaseLimits,
     pub(crate) scratch_bytes: u64,
+    /// What the profile allows besides these two.
+    pub(crate) allowed: ProfileLimits,
+    /// Collects what is ready in a sandbox that is about to stop or end.
+    pub(crate) final_sweep: Option<Arc<dyn FinalSweep>>,
+    pub(crate) jobs: JobBook,
     /// The one profile of the configuration, `default`.
     pub(crate) profile: Profile,
     pub(crate) egress: Egress,

@@ -21,7 +21,7 @@ use std::{
 use hotcell_core::model::{EndReason, LeaseRecord};
 use hotcell_runtime::Sandbox;
 use hotcell_supervision::Address;
-use hotcell_types::{ChatId, LeaseId, UserId, WorkspaceId};
+use hotcell_types::{ChatId, LeaseId, UserId, WorkspaceId, limits};
 use tokio::{sync::watch, time::Instant};
 
 use super::lease::{LeaseMsg, Origin};
@@ -82,13 +82,14 @@ impl Door {
         }
     }
 
-    /// Closes it unless somebody is inside. Whether it is closed now.
-    pub(crate) fn close_if_unused(&self) -> bool {
+    /// Closes it if nobody has been inside for that long. Whether it is closed now.
+    pub(crate) fn close_if_unused_for(&self, idle: Duration) -> bool {
         let mut state = lock(&self.0);
-        if state.holders == 0 && matches!(state.leaf, Leaf::Open(_)) {
+        let is_unused = state.holders == 0 && state.unused_since.elapsed() >= idle;
+        if is_unused && matches!(state.leaf, Leaf::Open(_)) {
             state.leaf = Leaf::Closed;
         }
-        state.holders == 0
+        is_unused
     }
 
     /// Closes it for good; who is inside stays.
@@ -120,7 +121,7 @@ impl Door {
     }
 }
 
-/// One place of `max_sandboxes`; given back when dropped.
+/// One place of `max_sandboxes`, the sandboxes that run at once; given back when dropped.
 pub(crate) struct Slot(Arc<AtomicUsize>);
 
 impl Drop for Slot {
@@ -148,7 +149,7 @@ pub(crate) struct LiveLease {
     /// Whether it has stood once where it can stay.
     settled: watch::Sender<bool>,
     begun: AtomicBool,
-    /// Given back when it is over, whoever still looks at it then.
+    /// Given back while its sandbox is stopped, and when it is over, whoever still looks at it then.
     slot: Mutex<Option<Slot>>,
 }
 
@@ -178,6 +179,20 @@ impl LiveLease {
 
     pub(crate) fn set_record(&self, record: LeaseRecord) {
         *lock(&self.record) = record;
+    }
+
+    /// Whether it has a place among the sandboxes that run, or gets one now.
+    pub(crate) fn take_place(&self, all: &Live) -> bool {
+        let mut slot = lock(&self.slot);
+        if slot.is_none() {
+            *slot = all.take_slot();
+        }
+        slot.is_some()
+    }
+
+    /// Gives its place back: its sandbox is stopped.
+    pub(crate) fn give_place_back(&self) {
+        lock(&self.slot).take();
     }
 
     /// Why its actor was given up, if it was.
@@ -285,7 +300,15 @@ impl Live {
         self.limit
     }
 
-    /// Takes a place for a new lease, if there is one.
+    /// Takes a place for a lease that does not exist yet, if there is one and there are not too many
+    /// leases that are stopped.
+    pub(crate) fn admit(&self) -> Option<Slot> {
+        let leases: usize = self.read().values().map(HashMap::len).sum();
+        let room = self.limit.saturating_mul(limits::LEASES_PER_SANDBOX);
+        (leases < room).then(|| self.take_slot()).flatten()
+    }
+
+    /// Takes a place for a sandbox that is about to run, if there is one.
     pub(crate) fn take_slot(&self) -> Option<Slot> {
         let taken = self
             .taken

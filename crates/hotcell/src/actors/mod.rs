@@ -14,12 +14,15 @@ mod boot;
 pub(crate) mod context;
 pub(crate) mod crew;
 pub(crate) mod egress;
+pub(crate) mod jobs;
 pub(crate) mod lease;
 pub(crate) mod live;
 pub(crate) mod profile;
+mod sweep;
 #[cfg(test)]
 mod tests;
 pub(crate) mod workspace;
 
 pub use boot::{Appliance, BootError, Parts, default_profile};
 pub use profile::OpenRuntime;
+pub use sweep::FinalSweep;

@@ -1,7 +1,7 @@
 //! What operators change, over the local socket.
 
 use clap::Subcommand;
-use hotcell_types::{CredentialId, OrganizationId, WorkspaceId};
+use hotcell_types::{CredentialId, OrganizationId, UserId, WorkspaceId};
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -143,13 +143,31 @@ pub(super) enum WorkspaceCommand {
         #[command(flatten)]
         settings: Settings,
     },
-    /// Removes one that has no live leases.
+    /// Removes one with its sandboxes, volumes, uploads, collected files and jobs. There is no way back.
     Remove {
         /// Its id.
         id: WorkspaceId,
         #[command(flatten)]
         settings: Settings,
     },
+    /// Removes what a member has in one: their sandboxes, their volume, files collected for them,
+    /// their jobs. There is no way back.
+    RemoveMember {
+        /// Its id.
+        id: WorkspaceId,
+        /// The member, as the backend names them.
+        user: UserId,
+        #[command(flatten)]
+        settings: Settings,
+    },
+}
+
+/// Says so when a deletion takes longer than its request.
+fn tell_deletion(answer: &Value) -> Result<(), Exit> {
+    if answer.is_null() {
+        return Ok(());
+    }
+    say("it is being deleted; `hotcell workspace list` shows it until that is done")
 }
 
 impl WorkspaceCommand {
@@ -176,8 +194,11 @@ impl WorkspaceCommand {
             }
             Self::Remove { id, settings } => {
                 let path = format!("{root}/{id}");
-                Local::new(&settings)?.ask(Method::DELETE, &path, None)?;
-                Ok(())
+                tell_deletion(&Local::new(&settings)?.ask(Method::DELETE, &path, None)?)
+            }
+            Self::RemoveMember { id, user, settings } => {
+                let path = format!("{root}/{id}/users/{user}");
+                tell_deletion(&Local::new(&settings)?.ask(Method::DELETE, &path, None)?)
             }
         }
     }

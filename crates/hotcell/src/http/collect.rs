@@ -17,22 +17,63 @@ use hotcell_api::{
     ErrorCode,
     files::{Output, PresentFilesResult, Skipped},
 };
-use hotcell_core::model::{AuditRow, OutputRecord};
+use hotcell_core::{
+    model::{Actor, AuditRow, OutputRecord},
+    profile::OutputLimits,
+};
 use hotcell_runtime::{Sandbox, SandboxError};
-use hotcell_store::StoreError;
+use hotcell_store::{Store, StoreError};
 use hotcell_types::{
-    FileName, OutputId, SandboxPath, VolumeKind,
-    limits::{
-        AGENT_SILENCE_MS, ALLOWED_OUTPUT_TYPES, COLLECTION_TIMEOUT_MS,
-        MAX_OUTPUT_BYTES_PER_COLLECTION, MAX_OUTPUT_CHARACTERS_PER_COLLECTION,
-        MAX_OUTPUTS_PER_COLLECTION, MAX_SHORTENED_PATH_CHARACTERS,
-    },
+    ChatId, Clock, FileName, IdSource, LeaseId, OutputId, SandboxPath, UserId, VolumeKind,
+    WorkspaceId,
+    limits::{AGENT_SILENCE_MS, COLLECTION_TIMEOUT_MS, MAX_SHORTENED_PATH_CHARACTERS},
     volume::WORKSPACE_PATH,
 };
 use tokio::time::Instant;
 
-use super::{App, calls, error::ApiError, media::media_type, outputs::Draft, view};
+use super::{
+    App, calls,
+    error::ApiError,
+    media::media_type,
+    outputs::{Draft, OutputStore},
+    view,
+};
 use crate::handles::Caller;
+
+/// Where collected files are put, and how much of them.
+#[derive(Clone)]
+pub(super) struct Shelf {
+    pub(super) store: Store,
+    pub(super) outputs: OutputStore,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) ids: Arc<dyn IdSource>,
+    pub(super) limits: Arc<OutputLimits>,
+}
+
+impl Shelf {
+    fn of(app: &App) -> Self {
+        Self {
+            store: app.store.clone(),
+            outputs: app.outputs.clone(),
+            clock: Arc::clone(&app.clock),
+            ids: Arc::clone(&app.ids),
+            limits: Arc::clone(&app.output_limits),
+        }
+    }
+}
+
+/// Whose files are collected, and who is audited for it.
+pub(super) struct Owner {
+    pub(super) workspace: WorkspaceId,
+    pub(super) chat: ChatId,
+    pub(super) user: UserId,
+    pub(super) lease: LeaseId,
+    pub(super) actor: Actor,
+    pub(super) request: Option<String>,
+}
+
+/// How much of the list of types is repeated in a reason; types are ASCII.
+const MAX_LISTED_TYPES_BYTES: usize = 200;
 
 /// Where a collected file may lie.
 const ROOTS: [&str; 4] = [
@@ -42,20 +83,20 @@ const ROOTS: [&str; 4] = [
     "/tmp",
 ];
 
-struct Collected {
+pub(super) struct Collected {
     name: FileName,
-    path: SandboxPath,
-    draft: Draft,
+    pub(super) path: SandboxPath,
+    pub(super) draft: Draft,
 }
 
-enum Refusal {
+pub(super) enum Refusal {
     /// This file is not collected.
     Skip(String),
     /// The sandbox is gone, or the server's disk failed.
     Fail(Failure),
 }
 
-enum Failure {
+pub(super) enum Failure {
     Sandbox(SandboxError),
     Here(ApiError),
 }
@@ -65,7 +106,7 @@ fn skip<T>(reason: impl Into<String>) -> Result<T, Refusal> {
 }
 
 /// What can be said of a path without looking at it.
-fn allowed(text: &str) -> Result<(SandboxPath, FileName), String> {
+fn allowed(limits: &OutputLimits, text: &str) -> Result<(SandboxPath, FileName), String> {
     let path: SandboxPath = text
         .parse()
         .map_err(|error| format!("not a path: {error}"))?;
@@ -80,32 +121,55 @@ fn allowed(text: &str) -> Result<(SandboxPath, FileName), String> {
         ));
     };
     match name.extension() {
-        Some(extension) if ALLOWED_OUTPUT_TYPES.contains(&extension.as_str()) => Ok((path, name)),
-        _ => Err(format!(
-            "this file type cannot be presented; these can: {}",
-            ALLOWED_OUTPUT_TYPES.join(", ")
-        )),
+        Some(extension) if limits.types.contains(&extension) => Ok((path, name)),
+        _ => {
+            let types: Vec<&str> = limits.types.iter().map(String::as_str).collect();
+            let mut types = types.join(", ");
+            if types.len() > MAX_LISTED_TYPES_BYTES {
+                types.truncate(MAX_LISTED_TYPES_BYTES);
+                types.push('…');
+            }
+            Err(format!(
+                "this file type cannot be presented; these can: {types}"
+            ))
+        }
     }
 }
 
-struct Collection<'s> {
-    app: &'s App,
+pub(super) struct Collection<'s> {
+    shelf: &'s Shelf,
     sandbox: &'s dyn Sandbox,
-    files: Vec<Collected>,
+    pub(super) files: Vec<Collected>,
     bytes: u64,
     deadline: Instant,
 }
 
-impl Collection<'_> {
-    async fn take(&mut self, text: &str) -> Result<(), Refusal> {
-        let (path, name) = allowed(text).map_err(Refusal::Skip)?;
+impl<'s> Collection<'s> {
+    pub(super) fn new(shelf: &'s Shelf, sandbox: &'s dyn Sandbox) -> Self {
+        Self {
+            shelf,
+            sandbox,
+            files: Vec::new(),
+            bytes: 0,
+            deadline: Instant::now() + Duration::from_millis(COLLECTION_TIMEOUT_MS),
+        }
+    }
+
+    /// Leaves out the last file that was taken: nobody wants it.
+    pub(super) fn drop_last(&mut self) {
+        if let Some(file) = self.files.pop() {
+            self.bytes -= file.draft.bytes();
+        }
+    }
+
+    pub(super) async fn take(&mut self, text: &str) -> Result<(), Refusal> {
+        let limits = &*self.shelf.limits;
+        let (path, name) = allowed(limits, text).map_err(Refusal::Skip)?;
         if self.files.iter().any(|file| file.path == path) {
             return skip("it is listed before");
         }
-        if self.files.len() >= MAX_OUTPUTS_PER_COLLECTION {
-            return skip(format!(
-                "one call collects {MAX_OUTPUTS_PER_COLLECTION} files at most"
-            ));
+        if self.files.len() >= limits.files {
+            return skip(format!("one call collects {} files at most", limits.files));
         }
         let reading = self.read(&path);
         let draft = match tokio::time::timeout_at(self.deadline, reading).await {
@@ -122,10 +186,11 @@ impl Collection<'_> {
         if info.kind != FileKind::File {
             return skip("it is not a regular file");
         }
-        let left = MAX_OUTPUT_BYTES_PER_COLLECTION - self.bytes;
+        let limit = self.shelf.limits.bytes;
+        let left = limit - self.bytes;
         let too_large = |bytes: u64| {
             format!(
-                "it has {bytes} bytes or more, and {left} of the {MAX_OUTPUT_BYTES_PER_COLLECTION} bytes of one call are left"
+                "it has {bytes} bytes or more, and {left} of the {limit} bytes of one call are left"
             )
         };
         if info.bytes > left {
@@ -137,7 +202,7 @@ impl Collection<'_> {
                 &error,
             )))
         };
-        let outputs = self.app.outputs.clone();
+        let outputs = self.shelf.outputs.clone();
         let mut draft = blocking(move || outputs.draft()).await.map_err(disk)?;
         let silence = Duration::from_millis(AGENT_SILENCE_MS);
         loop {
@@ -195,13 +260,8 @@ pub(super) async fn collect(
     paths: Vec<String>,
 ) -> Result<PresentFilesResult, ApiError> {
     let active = app.sandboxes.acquire(&caller).await?;
-    let mut collection = Collection {
-        app: &app,
-        sandbox: &*active.sandbox,
-        files: Vec::new(),
-        bytes: 0,
-        deadline: Instant::now() + Duration::from_millis(COLLECTION_TIMEOUT_MS),
-    };
+    let shelf = Shelf::of(&app);
+    let mut collection = Collection::new(&shelf, &*active.sandbox);
     let mut skipped = Vec::new();
     for path in paths {
         match collection.take(&path).await {
@@ -214,27 +274,37 @@ pub(super) async fn collect(
         }
     }
     let files = collection.files;
-    let lease = active.lease.clone();
+    let owner = Owner {
+        workspace: caller.workspace,
+        chat: caller.chat,
+        user: caller.user,
+        lease: active.lease.clone(),
+        actor: caller.actor,
+        request: Some(caller.request.to_string()),
+    };
     drop(active);
-    let records = store(&app, &caller, &lease, files).await?;
+    let records = store(&shelf, &owner, files).await?;
     let outputs = records.iter().map(view::output).collect();
-    Ok(shortened(outputs, skipped))
+    Ok(shortened(outputs, skipped, shelf.limits.characters))
 }
 
-async fn store(
-    app: &Arc<App>,
-    caller: &Caller,
-    lease: &hotcell_types::LeaseId,
+/// Puts collected files on the shelf, all or none.
+///
+/// # Errors
+/// The disk or the store refuses. Then nothing is left of them.
+pub(super) async fn store(
+    shelf: &Shelf,
+    owner: &Owner,
     files: Vec<Collected>,
 ) -> Result<Vec<OutputRecord>, ApiError> {
     if files.is_empty() {
         return Ok(Vec::new());
     }
-    let now = app.clock.now();
+    let now = shelf.clock.now();
     // Files of one moment are listed by their ids: in the order of their paths.
     let mut ids: Vec<OutputId> = files
         .iter()
-        .map(|_| OutputId::from_bits(app.ids.bits()))
+        .map(|_| OutputId::from_bits(shelf.ids.bits()))
         .collect();
     ids.sort_unstable();
     let mut records = Vec::with_capacity(files.len());
@@ -242,10 +312,10 @@ async fn store(
     for (id, file) in ids.into_iter().zip(files) {
         records.push(OutputRecord {
             id: id.clone(),
-            workspace: caller.workspace.clone(),
-            chat: caller.chat.clone(),
-            user: caller.user.clone(),
-            lease: lease.clone(),
+            workspace: owner.workspace.clone(),
+            chat: owner.chat.clone(),
+            user: owner.user.clone(),
+            lease: owner.lease.clone(),
             bytes: file.draft.bytes(),
             media_type: media_type(&file.name).to_owned(),
             sha256: file.draft.sha256(),
@@ -255,7 +325,7 @@ async fn store(
         });
         drafts.push((id, file.draft));
     }
-    let outputs = app.outputs.clone();
+    let outputs = shelf.outputs.clone();
     blocking(move || {
         let mut placed = Vec::with_capacity(drafts.len());
         for (id, draft) in drafts {
@@ -272,14 +342,14 @@ async fn store(
 
     let audit = AuditRow {
         at: now,
-        actor: caller.actor.clone(),
+        actor: owner.actor.clone(),
         action: "outputs.collected".to_owned(),
-        subject: format!("workspace/{}/chat/{}", caller.workspace, caller.chat),
+        subject: format!("workspace/{}/chat/{}", owner.workspace, owner.chat),
         fields: records.iter().map(|record| record.id.to_string()).collect(),
-        request: Some(caller.request.to_string()),
+        request: owner.request.clone(),
     };
     let written = records.clone();
-    let result: Result<(), StoreError> = app
+    let result: Result<(), StoreError> = shelf
         .store
         .write(move |tx| {
             for record in &written {
@@ -294,7 +364,7 @@ async fn store(
         // The records may be there after all: the next start's sweep sees.
         Err(error @ StoreError::Unconfirmed(_)) => Err(error.into()),
         Err(error) => {
-            let outputs = app.outputs.clone();
+            let outputs = shelf.outputs.clone();
             let ids: Vec<OutputId> = records.into_iter().map(|record| record.id).collect();
             let _ = blocking(move || {
                 ids.iter().for_each(|id| outputs.discard(id));
@@ -319,7 +389,7 @@ fn characters(text: &str) -> usize {
 
 /// Keeps the answer within its characters: paths are cut short, all alike, when it would grow
 /// too long. What is collected is always listed whole.
-fn shortened(outputs: Vec<Output>, mut skipped: Vec<Skipped>) -> PresentFilesResult {
+fn shortened(outputs: Vec<Output>, mut skipped: Vec<Skipped>, limit: usize) -> PresentFilesResult {
     let of_outputs: usize = outputs
         .iter()
         .map(|output| {
@@ -336,7 +406,7 @@ fn shortened(outputs: Vec<Output>, mut skipped: Vec<Skipped>) -> PresentFilesRes
             .map(|entry| characters(&entry.path) + characters(&entry.reason));
         of_outputs + of_skipped.sum::<usize>()
     };
-    if size(&skipped) > MAX_OUTPUT_CHARACTERS_PER_COLLECTION {
+    if size(&skipped) > limit {
         for entry in &mut skipped {
             if characters(&entry.path) > MAX_SHORTENED_PATH_CHARACTERS {
                 entry.path = entry
@@ -350,7 +420,7 @@ fn shortened(outputs: Vec<Output>, mut skipped: Vec<Skipped>) -> PresentFilesRes
     }
     // Reasons are ours and short, but there may be many.
     let mut reasons = std::collections::HashSet::new();
-    if size(&skipped) > MAX_OUTPUT_CHARACTERS_PER_COLLECTION {
+    if size(&skipped) > limit {
         for entry in &mut skipped {
             if !reasons.insert(entry.reason.clone()) {
                 entry.reason = "as one above".to_owned();
@@ -362,7 +432,9 @@ fn shortened(outputs: Vec<Output>, mut skipped: Vec<Skipped>) -> PresentFilesRes
 
 #[cfg(test)]
 mod tests {
-    use hotcell_types::limits::MAX_PATHS_PER_COLLECTION;
+    use hotcell_types::limits::{
+        MAX_OUTPUT_CHARACTERS_PER_COLLECTION, MAX_OUTPUTS_PER_COLLECTION, MAX_PATHS_PER_COLLECTION,
+    };
 
     use super::*;
 
@@ -375,7 +447,7 @@ mod tests {
             "/tmp/a.md",
             "x/../a.txt",
         ] {
-            assert!(allowed(good).is_ok(), "{good}");
+            assert!(allowed(&OutputLimits::default(), good).is_ok(), "{good}");
         }
         for (bad, part) in [
             ("", "not a path"),
@@ -391,7 +463,7 @@ mod tests {
             (".txt", "file type"),
             ("txt", "file type"),
         ] {
-            let reason = allowed(bad).unwrap_err();
+            let reason = allowed(&OutputLimits::default(), bad).unwrap_err();
             assert!(reason.contains(part), "{bad}: {reason}");
         }
     }
@@ -401,7 +473,7 @@ mod tests {
         let skipped: Vec<Skipped> = (0..MAX_PATHS_PER_COLLECTION)
             .map(|index| Skipped {
                 path: format!("{index}{}", "ü".repeat(4_000)),
-                reason: allowed("x.exe").unwrap_err(),
+                reason: allowed(&OutputLimits::default(), "x.exe").unwrap_err(),
             })
             .collect();
         let outputs = (0..MAX_OUTPUTS_PER_COLLECTION as u128)
@@ -416,7 +488,7 @@ mod tests {
                 preview_url: None,
             })
             .collect();
-        let result = shortened(outputs, skipped);
+        let result = shortened(outputs, skipped, MAX_OUTPUT_CHARACTERS_PER_COLLECTION);
         assert_eq!(result.skipped.len(), MAX_PATHS_PER_COLLECTION);
         let text: usize = result
             .skipped
@@ -435,6 +507,6 @@ mod tests {
             path: "y".repeat(4_096),
             reason: "no".into(),
         }];
-        assert_eq!(shortened(Vec::new(), few.clone()).skipped, few);
+        assert_eq!(shortened(Vec::new(), few.clone(), 50_000).skipped, few);
     }
 }

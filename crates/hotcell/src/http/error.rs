@@ -207,6 +207,13 @@ pub(super) fn unknown_workspace() -> ApiError {
     )
 }
 
+pub(super) fn being_deleted() -> ApiError {
+    ApiError::new(
+        ErrorCode::BeingDeleted,
+        "It is being deleted. Try again when that is done; GET /v1/admin/deletions lists what is not.",
+    )
+}
+
 pub(super) fn unknown_organization() -> ApiError {
     ApiError::new(
         ErrorCode::UnknownOrganization,
@@ -222,6 +229,7 @@ impl From<AcquireError> for ApiError {
                 ErrorCode::LeaseOfAnotherUser,
                 "This chat's sandbox mounts the files of another member. End it with DELETE …/lease, or wait until it ends.",
             ),
+            AcquireError::BeingDeleted => being_deleted(),
             AcquireError::Busy { limit } => Self::new(
                 ErrorCode::Busy,
                 format!(
@@ -274,7 +282,7 @@ pub(super) fn denied(denial: Denial) -> ApiError {
     refused
 }
 
-fn runtime_failed(error: &RuntimeError) -> ApiError {
+pub(super) fn runtime_failed(error: &RuntimeError) -> ApiError {
     tracing::warn!(error = %Chain(error), "a sandbox did not start");
     match error {
         RuntimeError::DiskFull(_) => ApiError::new(

@@ -8,9 +8,10 @@ use axum::{
 };
 use hotcell_api::{
     ErrorCode,
-    admin::{PutDeployment, PutOrganization, PutWorkspace},
+    admin::{PutDeployment, PutOrganization, PutWorkspace, RemoveUnknown},
     bash::BashRequest,
     files::PresentFilesRequest,
+    jobs::StartJob,
 };
 use hotcell_types::limits::{MAX_ADMIN_BODY_BYTES, MAX_JSON_BODY_BYTES};
 use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
@@ -30,7 +31,13 @@ impl JsonBody for BashRequest {
 impl JsonBody for PresentFilesRequest {
     const LIMIT_BYTES: usize = MAX_JSON_BODY_BYTES;
 }
+impl JsonBody for StartJob {
+    const LIMIT_BYTES: usize = MAX_JSON_BODY_BYTES;
+}
 impl JsonBody for PutDeployment {
+    const LIMIT_BYTES: usize = MAX_ADMIN_BODY_BYTES;
+}
+impl JsonBody for RemoveUnknown {
     const LIMIT_BYTES: usize = MAX_ADMIN_BODY_BYTES;
 }
 impl JsonBody for PutOrganization {

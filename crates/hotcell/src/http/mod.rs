@@ -21,6 +21,7 @@ mod disposition;
 mod edge;
 mod error;
 mod files;
+mod final_sweep;
 mod health;
 mod json;
 mod listen;
@@ -44,6 +45,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use hotcell_api::ErrorCode;
+use hotcell_core::profile::OutputLimits;
 use hotcell_store::Store;
 use hotcell_types::{Clock, IdSource};
 use http::Method;
@@ -53,13 +55,14 @@ pub use auth::{OperatorToken, Principal};
 pub use calls::Calls;
 pub use edge::REQUEST_ID_HEADER;
 pub use error::ApiError;
+pub use final_sweep::Sweeper;
 pub use listen::{Connections, ListenError, serve_tcp, serve_unix};
 pub use nonces::{NonceLogError, Nonces, boot_id};
 pub use openapi::openapi;
 pub use outputs::{OutputStore, SweepError};
 pub use uploads::UploadStore;
 
-use crate::handles::Sandboxes;
+use crate::{erase::Eraser, handles::Sandboxes};
 
 /// What every handler works with.
 pub struct App {
@@ -69,8 +72,12 @@ pub struct App {
     pub sandboxes: Sandboxes,
     /// The files that were collected from sandboxes.
     pub outputs: OutputStore,
+    /// How much of them one collection may bring.
+    pub output_limits: Arc<OutputLimits>,
     /// The files that users attached to chats.
     pub uploads: UploadStore,
+    /// Deletes workspaces and members.
+    pub eraser: Eraser,
     /// The `bash` calls, running and lately finished.
     pub calls: Calls,
     /// The nonces that were used.

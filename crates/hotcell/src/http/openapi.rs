@@ -21,6 +21,7 @@ use super::{admin, health, v1};
     ),
     tags(
         (name = "sandbox", description = "The tools: running commands and presenting files."),
+        (name = "jobs", description = "Commands that outlive the call that started them."),
         (name = "uploads", description = "Files that the user attached to the chat."),
         (name = "outputs", description = "Files that were collected from sandboxes."),
         (name = "lease", description = "The chat's sandbox."),

@@ -102,6 +102,11 @@ impl OutputStore {
         }
     }
 
+    /// Removes files whose records are gone.
+    pub(crate) fn discard_all(&self, ids: &[OutputId]) {
+        ids.iter().for_each(|id| self.discard(id));
+    }
+
     /// Opens a collected file.
     ///
     /// # Errors

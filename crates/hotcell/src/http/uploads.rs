@@ -28,9 +28,10 @@ use hotcell_api::{
     ErrorCode,
     files::{Upload, UploadList},
 };
+use hotcell_core::profile::InputLimits;
 use hotcell_types::{
     ChatId, FileName, VolumeKind, WorkspaceId,
-    limits::{MAX_UPLOAD_BYTES, MAX_UPLOADS_PER_CHAT, MAX_UPLOADS_TOTAL_BYTES},
+    limits::MAX_UPLOADS_PER_CHAT,
     volume::{SANDBOX_GID, SANDBOX_UID},
 };
 use http_body_util::BodyExt;
@@ -51,6 +52,7 @@ pub struct UploadStore {
 struct Inner {
     volumes: Volumes,
     tmp: PathBuf,
+    limits: InputLimits,
     /// Uploads in flight, by chat.
     flights: Mutex<HashMap<Key, Flights>>,
 }
@@ -73,11 +75,12 @@ struct Taken {
 impl UploadStore {
     /// The uploads beneath the volumes; `tmp` is a directory on the same file system.
     #[must_use]
-    pub fn new(volumes: Volumes, tmp: &Path) -> Self {
+    pub fn new(volumes: Volumes, tmp: &Path, limits: InputLimits) -> Self {
         Self {
             inner: Arc::new(Inner {
                 volumes,
                 tmp: tmp.to_owned(),
+                limits,
                 flights: Mutex::default(),
             }),
         }
@@ -103,8 +106,9 @@ impl UploadStore {
         declared: Option<u64>,
         mut body: Body,
     ) -> Result<(Upload, bool), ApiError> {
-        if declared.is_some_and(|bytes| bytes > MAX_UPLOAD_BYTES) {
-            return Err(too_large());
+        let limit = self.inner.limits.file_bytes;
+        if declared.is_some_and(|bytes| bytes > limit) {
+            return Err(too_large(limit));
         }
         let mut flight = {
             let (store, name) = (self.clone(), name.clone());
@@ -147,7 +151,7 @@ impl UploadStore {
             Ok(UploadList {
                 total_bytes: uploads.iter().map(|upload| upload.bytes).sum(),
                 uploads,
-                limit_bytes: MAX_UPLOADS_TOTAL_BYTES,
+                limit_bytes: store.inner.limits.total_bytes,
             })
         })
         .await
@@ -239,8 +243,9 @@ impl Flight {
         if bytes <= self.reserved && self.reserved > 0 {
             return Ok(());
         }
-        if bytes > MAX_UPLOAD_BYTES {
-            return Err(too_large());
+        let limit = self.store.inner.limits.file_bytes;
+        if bytes > limit {
+            return Err(too_large(limit));
         }
         let reserved_of_chat = self.reserved_of_chat.clone();
         let mut of_chat = lock(&reserved_of_chat);
@@ -257,8 +262,9 @@ impl Flight {
         if taken.files >= MAX_UPLOADS_PER_CHAT {
             return Err(too_many());
         }
-        if taken.bytes + others + bytes > MAX_UPLOADS_TOTAL_BYTES {
-            return Err(full());
+        let limit = self.store.inner.limits.total_bytes;
+        if taken.bytes + others + bytes > limit {
+            return Err(full(limit));
         }
         Ok(())
     }
@@ -266,13 +272,14 @@ impl Flight {
     fn write(&mut self, bytes: &Bytes) -> Result<(), ApiError> {
         /// A body of unknown length is reserved for in steps of this size.
         const STEP_BYTES: u64 = 1 << 20;
+        let limit = self.store.inner.limits.file_bytes;
         let after = self.written + bytes.len() as u64;
-        if after > MAX_UPLOAD_BYTES {
-            return Err(too_large());
+        if after > limit {
+            return Err(too_large(limit));
         }
         if after > self.reserved {
             // Near the chat's limit a whole step may not fit where the piece still does.
-            self.grow((after + STEP_BYTES).min(MAX_UPLOAD_BYTES))
+            self.grow((after + STEP_BYTES).min(limit))
                 .or_else(|_| self.grow(after))?;
         }
         self.temp
@@ -399,20 +406,20 @@ fn absent(error: &io::Error) -> ApiError {
     }
 }
 
-fn too_large() -> ApiError {
+fn too_large(limit: u64) -> ApiError {
     ApiError::new(
         ErrorCode::UploadTooLarge,
-        format!("A file may have {MAX_UPLOAD_BYTES} bytes. Split it, or compress it."),
+        format!("A file may have {limit} bytes. Split it, or compress it."),
     )
-    .with_limit_bytes(MAX_UPLOAD_BYTES)
+    .with_limit_bytes(limit)
 }
 
-fn full() -> ApiError {
+fn full(limit: u64) -> ApiError {
     ApiError::new(
         ErrorCode::UploadsFull,
-        format!("All uploads of a chat together may have {MAX_UPLOADS_TOTAL_BYTES} bytes. Remove some first."),
+        format!("All uploads of a chat together may have {limit} bytes. Remove some first."),
     )
-    .with_limit_bytes(MAX_UPLOADS_TOTAL_BYTES)
+    .with_limit_bytes(limit)
 }
 
 fn too_many() -> ApiError {

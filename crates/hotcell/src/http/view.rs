@@ -156,6 +156,7 @@ pub(super) fn profile(view: &ProfileView) -> admin::Profile {
         engine: view.facts.as_ref().map(engine),
         checks: view.checks.iter().map(check).collect(),
         checked_at_ms: view.checked_at,
+        unknown_sandboxes: view.unknown.clone(),
     }
 }
 

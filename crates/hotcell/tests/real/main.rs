@@ -9,6 +9,7 @@
 mod chat;
 mod crash;
 mod engines;
+mod kills;
 mod refusal;
 mod restart;
 

@@ -20,7 +20,7 @@ use super::{
     msg::{AskedBy, LeaseMsg, Waiter},
 };
 use crate::{
-    actors::{context::Context, live::LiveLease},
+    actors::{context::Context, jobs::JobBook, live::LiveLease},
     handles::{AcquireError, ActiveSandbox},
 };
 
@@ -113,6 +113,10 @@ impl Actor for LeaseActor {
                 let limit = limits::MAX_WAITING_CALLS;
                 reply(waiter, Err(AcquireError::TooManyWaiting { limit }));
             }
+            LeaseMsg::Call(waiter) if !state.live.take_place(&state.context.live) => {
+                let limit = state.context.live.limit();
+                reply(waiter, Err(AcquireError::Busy { limit }));
+            }
             LeaseMsg::Call(waiter) => {
                 state.waiters.push(waiter);
                 state.feed(&myself, Event::CallArrived);
@@ -132,6 +136,10 @@ impl Actor for LeaseActor {
             LeaseMsg::Answered(attempt, sandbox) => {
                 state.sandbox = Some(sandbox);
                 state.feed(&myself, Event::AgentAnswered(attempt));
+                // Those that an earlier start, or an earlier daemon, left.
+                if state.context.allowed.jobs || state.origin != Origin::Admitted {
+                    JobBook::follow(&state.context, &state.live);
+                }
             }
             LeaseMsg::Wrote(attempt, result) => {
                 state.effects.wrote();
@@ -183,6 +191,10 @@ impl LeaseActorState {
             }
         }
         if self.machine.is_settled() {
+            // A stopped sandbox has no place among those that run; the call that wakes it takes one.
+            if self.machine.state() == LeaseState::Idle {
+                self.live.give_place_back();
+            }
             self.live.set_settled();
         }
     }
@@ -214,13 +226,15 @@ impl LeaseActorState {
                 self.effects.ask_for_jobs(attempt, self.sandbox.clone());
             }
             Effect::CloseDoor(attempt) => {
-                return Some(if self.live.door.close_if_unused() {
+                let idle = Duration::from_millis(self.idle_ms);
+                return Some(if self.live.door.close_if_unused_for(idle) {
                     self.sandbox = None;
                     Event::DoorClosed(attempt)
                 } else {
                     Event::CallBegan(attempt)
                 });
             }
+            Effect::SweepSandbox(attempt) => self.effects.sweep(attempt, &self.record),
             Effect::StopSandbox(attempt) => self.effects.stop(attempt),
             Effect::RemoveSandbox(attempt) => self.effects.remove(attempt),
             Effect::SetTimer(timer, after_ms) => {
@@ -241,6 +255,7 @@ impl LeaseActorState {
             }
             Effect::Retire => {
                 self.context.live.remove(&self.live);
+                self.context.jobs.forget(&self.live.id);
                 self.live.set_gone();
                 myself.stop(None);
             }

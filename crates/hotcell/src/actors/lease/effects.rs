@@ -24,7 +24,11 @@ use tokio::{
 };
 
 use super::msg::LeaseMsg;
-use crate::actors::{context::Context, live::LiveLease};
+use crate::actors::{
+    context::Context,
+    jobs::{self, Losses},
+    live::LiveLease,
+};
 
 /// The first pause before a write is repeated that failed for a reason that may pass; it doubles.
 const WRITE_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -255,6 +259,7 @@ impl Effects {
     }
 
     pub(super) fn ask_for_jobs(&mut self, attempt: Attempt, sandbox: Option<Arc<dyn Sandbox>>) {
+        let (context, lease) = (Arc::clone(&self.context), self.live.id.clone());
         self.spawn(attempt, async move {
             let asked = async {
                 let sandbox = sandbox.ok_or(RuntimeError::NoSuchSandbox)?;
@@ -263,10 +268,34 @@ impl Effects {
             match asked.await {
                 Ok(jobs) => {
                     let running = jobs.iter().any(|job| job.state == JobState::Running);
+                    // One that has ended is awake until its end is written down.
+                    let running = running || jobs::any_live(&context, &lease);
                     LeaseMsg::Happened(Event::JobsAnswered(attempt, running))
                 }
                 Err(error) => LeaseMsg::Failed(attempt, error),
             }
+        });
+    }
+
+    /// Collects what is ready in the sandbox. Never fails: what cannot be had is not had.
+    pub(super) fn sweep(&mut self, attempt: Attempt, record: &LeaseRecord) {
+        let (context, record) = (Arc::clone(&self.context), record.clone());
+        self.spawn(attempt, async move {
+            let limit = Duration::from_millis(limits::FINAL_SWEEP_TIMEOUT_MS);
+            let swept = tokio::time::timeout(limit, sweep(&context, &record)).await;
+            match swept {
+                Ok(Ok(0)) => {}
+                Ok(Ok(files)) => {
+                    tracing::info!(lease = %record.id, files, "collected what was ready")
+                }
+                Ok(Err(error)) => {
+                    tracing::info!(lease = %record.id, %error, "nothing could be collected")
+                }
+                Err(_) => {
+                    tracing::warn!(lease = %record.id, "not everything was collected in time")
+                }
+            }
+            LeaseMsg::Happened(Event::SandboxSwept(attempt))
         });
     }
 
@@ -291,6 +320,7 @@ impl Effects {
         };
         self.writing = true;
         let (context, live) = (Arc::clone(&self.context), Arc::clone(&self.live));
+        let losses = Losses::of(&context, &write.record).map(Arc::new);
         let Write {
             attempt,
             record,
@@ -300,10 +330,14 @@ impl Effects {
             let mut pause = WRITE_RETRY_MIN;
             loop {
                 let (row, audit) = (record.clone(), audit.clone());
+                let losses = losses.clone();
                 let result = context
                     .store
                     .write::<(), StoreError, _>(move |tx| {
                         tx.put_lease(&row)?;
+                        if let Some(losses) = &losses {
+                            losses.write(tx)?;
+                        }
                         if let Some(audit) = audit.clone() {
                             tx.audit(audit)?;
                         }
@@ -343,6 +377,16 @@ async fn within<T>(
 
 fn agent_failure(error: SandboxError) -> RuntimeError {
     RuntimeError::StartFailed(error.to_string())
+}
+
+async fn sweep(context: &Arc<Context>, record: &LeaseRecord) -> Result<usize, RuntimeError> {
+    let runtime = context.profile.runtime()?;
+    let sandbox = runtime.sandbox(&record.id, &context.store.agent_key(&record.id))?;
+    jobs::refresh(context, &record.id, &*sandbox).await;
+    match &context.final_sweep {
+        Some(sweep) => Ok(sweep.sweep(record, sandbox).await),
+        None => Ok(0),
+    }
 }
 
 async fn create(

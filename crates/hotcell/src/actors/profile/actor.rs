@@ -91,10 +91,15 @@ impl Actor for ProfileActor {
             ProfileMsg::Check(asked_by) => state.check(&myself, asked_by),
             ProfileMsg::Checked(checks) => state.checked(&myself, checks),
             ProfileMsg::Sweep(asked_by) => state.sweep(&myself, asked_by),
-            ProfileMsg::Swept(warnings) => {
+            ProfileMsg::Swept(swept) => {
                 state.sweeping = false;
                 let profile = &state.context.profile;
-                profile.update(|status| status.warnings = warnings);
+                profile.update(|status| {
+                    status.warnings = swept.warnings;
+                    if let Some(unknown) = swept.unknown {
+                        status.unknown = unknown;
+                    }
+                });
                 for asked_by in state.awaiting_sweep.drain(..) {
                     reply(asked_by, ());
                 }

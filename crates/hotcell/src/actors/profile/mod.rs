@@ -53,6 +53,7 @@ struct Status {
     checks: Vec<Check>,
     checked_at: Option<UnixMillis>,
     warnings: Vec<String>,
+    unknown: Vec<LeaseId>,
 }
 
 /// What the engine showed, and when it was asked.
@@ -82,6 +83,7 @@ impl Profile {
                 checks: Vec::new(),
                 checked_at: None,
                 warnings: Vec::new(),
+                unknown: Vec::new(),
             }),
             image: StdMutex::new(None),
             listing: Mutex::new(None),
@@ -122,6 +124,7 @@ impl Profile {
             facts: status.runtime.map(|runtime| runtime.facts()),
             checks: status.checks,
             checked_at: status.checked_at,
+            unknown: status.unknown,
         }
     }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use hotcell_runtime::{Check, Runtime, RuntimeError};
 use ractor::RpcReplyPort;
 
+use super::sweep::Swept;
+
 /// What a profile's actor can be told.
 pub(crate) enum ProfileMsg {
     /// From itself: open the engine.
@@ -17,8 +19,8 @@ pub(crate) enum ProfileMsg {
     Checked(Vec<Check>),
     /// Compare what the engine has with what we know; whoever asks is told when it is done.
     Sweep(Option<RpcReplyPort<()>>),
-    /// From its task: what an operator should know.
-    Swept(Vec<String>),
+    /// From its task: what a sweep found.
+    Swept(Swept),
     /// From its task: it panicked, so that its result will never come.
     Panicked,
 }

@@ -4,28 +4,48 @@
 //! |----------------------|---------------------------------------|---------------------------------|
 //! | the lease lives      | its actor looks after it              | the lease is told to look       |
 //! | the lease has ended  | a leftover of a crash: removed        | –                               |
-//! | nothing              | left alone, and the operator is told  | –                               |
+//! | nothing              | left alone, and the operator is asked | –                               |
 //!
 //! What the store has never heard of is never touched: the store may be older than the sandbox,
-//! restored from a backup, and then the sandbox may hold somebody's work.
+//! restored from a backup, and then the sandbox may hold somebody's work. A store that may be older
+//! cannot be trusted about what has ended either, so nothing at all is removed until the operator
+//! has said what is to become of the unknown ones (`unknown.rs`).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use hotcell_core::model::LeaseState;
 use hotcell_runtime::{ObservedState, Runtime};
-use hotcell_types::limits;
+use hotcell_types::{LeaseId, limits};
 
 use crate::actors::{context::Context, lease::LeaseMsg};
 
-/// One sweep. What an operator should know.
-pub(crate) async fn sweep(context: &Arc<Context>, runtime: &dyn Runtime) -> Vec<String> {
+/// What a sweep found.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    /// What an operator should know.
+    pub(crate) warnings: Vec<String>,
+    /// The sandboxes that the store has never heard of; `None` when nobody could say.
+    pub(crate) unknown: Option<Vec<LeaseId>>,
+}
+
+impl Swept {
+    fn failed(reason: impl Into<String>) -> Self {
+        Self {
+            warnings: vec![reason.into()],
+            unknown: None,
+        }
+    }
+}
+
+/// One sweep.
+pub(crate) async fn sweep(context: &Arc<Context>, runtime: &dyn Runtime) -> Swept {
     let limit = Duration::from_millis(limits::ENGINE_LIST_TIMEOUT_MS);
     // Taken first: a lease that is admitted from now on is no business of this sweep.
     let live = context.live.all();
     let observed = match tokio::time::timeout(limit, runtime.list()).await {
         Ok(Ok(observed)) => observed,
-        Ok(Err(error)) => return vec![error.to_string()],
-        Err(_) => return vec!["the runtime does not list its sandboxes in time".into()],
+        Ok(Err(error)) => return Swept::failed(error.to_string()),
+        Err(_) => return Swept::failed("the runtime does not list its sandboxes in time"),
     };
     let states: HashMap<_, _> = observed.iter().map(|s| (&s.lease, s.state)).collect();
     for lease in live {
@@ -42,50 +62,60 @@ pub(crate) async fn sweep(context: &Arc<Context>, runtime: &dyn Runtime) -> Vec<
             let _ = lease.address.cast(LeaseMsg::Suspect);
         }
     }
-    let mut unknown = 0_usize;
+    let (mut unknown, mut ended) = (Vec::new(), Vec::new());
     for sandbox in &observed {
         let id = sandbox.lease.clone();
         let record = context.store.read(move |view| view.lease(&id)).await;
         match record {
-            Ok(Some(record)) if record.state == LeaseState::Ended => {
-                let limit = Duration::from_millis(limits::ENGINE_END_TIMEOUT_MS);
-                let removed = tokio::time::timeout(limit, runtime.remove(&sandbox.lease)).await;
-                match removed {
-                    Ok(Ok(())) => {
-                        let filter = context.egress.remove(context, &sandbox.lease).await;
-                        if let Err(error) = filter {
-                            tracing::warn!(lease = %sandbox.lease, %error, "its filter stays");
-                        }
-                        tracing::info!(lease = %sandbox.lease, "removed what an ended lease left behind");
-                    }
-                    Ok(Err(error)) => {
-                        tracing::warn!(lease = %sandbox.lease, %error, "what an ended lease left behind cannot be removed");
-                    }
-                    Err(_) => {
-                        tracing::warn!(lease = %sandbox.lease, "what an ended lease left behind is not removed in time");
-                    }
-                }
-            }
+            Ok(Some(record)) if record.state == LeaseState::Ended => ended.push(&sandbox.lease),
             Ok(Some(_)) => {}
-            Ok(None) => {
-                tracing::warn!(
-                    lease = %sandbox.lease,
-                    "the runtime has a sandbox of this installation that the store does not know; it is left alone"
-                );
-                unknown += 1;
-            }
-            Err(error) => return vec![error.to_string()],
+            Ok(None) => unknown.push(sandbox.lease.clone()),
+            Err(error) => return Swept::failed(error.to_string()),
+        }
+    }
+    if unknown.is_empty() {
+        for lease in ended {
+            remove_leftover(context, runtime, lease).await;
         }
     }
     context.crew.retry_leases(&context.live.all()).await;
     forget_old(context).await;
-    if unknown == 0 {
+    let warnings = if unknown.is_empty() {
         Vec::new()
     } else {
+        tracing::warn!(
+            ?unknown,
+            "the runtime has sandboxes of this installation that the store does not know; nothing is swept until an operator decides"
+        );
         vec![format!(
-            "the runtime has {unknown} sandboxes of this installation that the store does not know; \
-             if the store was restored from a backup, look at them before you remove them"
+            "the runtime has {} sandboxes of this installation that the store does not know, as after \
+             it was restored from a backup; nothing is swept until you decide: \
+             `hotcell sandbox unknown` lists them, `hotcell sandbox remove-unknown` removes them",
+            unknown.len()
         )]
+    };
+    Swept {
+        warnings,
+        unknown: Some(unknown),
+    }
+}
+
+/// Removes what an ended lease left behind.
+async fn remove_leftover(context: &Arc<Context>, runtime: &dyn Runtime, lease: &LeaseId) {
+    let limit = Duration::from_millis(limits::ENGINE_END_TIMEOUT_MS);
+    match tokio::time::timeout(limit, runtime.remove(lease)).await {
+        Ok(Ok(())) => {
+            if let Err(error) = context.egress.remove(context, lease).await {
+                tracing::warn!(%lease, %error, "its filter stays");
+            }
+            tracing::info!(%lease, "removed what an ended lease left behind");
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(%lease, %error, "what an ended lease left behind cannot be removed");
+        }
+        Err(_) => {
+            tracing::warn!(%lease, "what an ended lease left behind is not removed in time");
+        }
     }
 }
 

@@ -106,17 +106,39 @@ async fn leftovers_of_ended_leases_go_and_strangers_stay() {
         ObservedState::Running,
     );
 
+    // A store that does not know what runs may be an old one: nothing is removed at all.
     let life = host.boot(PATIENT).await;
-    let left = fake.list().await.unwrap();
-    assert_eq!(left.len(), 1);
-    assert_eq!(left[0].lease, stranger);
-    assert_eq!(left[0].state, ObservedState::Running);
+    assert_eq!(fake.list().await.unwrap().len(), 2);
+    assert_eq!(fake.running(), 2);
     let ready = life.sandboxes.ready().await;
     let profile = ready.iter().find(|it| it.name == "profile/default");
     let profile = profile.unwrap();
     assert!(profile.ok);
     let detail = profile.detail.clone().unwrap();
     assert!(detail.contains("does not know"), "{detail}");
+    // Only what was asked for goes, and then what is known to be over.
+    let profile = crate::actors::default_profile();
+    let by = || {
+        (
+            hotcell_core::model::Actor::LocalOperator,
+            RequestId::from_bits(6),
+        )
+    };
+    let known = life
+        .sandboxes
+        .remove_unknown(&profile, vec![leftover], by())
+        .await;
+    assert!(known.is_err());
+    assert_eq!(fake.list().await.unwrap().len(), 2);
+    let removed = life
+        .sandboxes
+        .remove_unknown(&profile, vec![stranger], by())
+        .await;
+    removed.unwrap();
+    assert_eq!(fake.list().await.unwrap(), []);
+    let ready = life.sandboxes.ready().await;
+    let profile = ready.iter().find(|it| it.name == "profile/default");
+    assert_eq!(profile.unwrap().detail, None);
     life.stop().await;
 }
 

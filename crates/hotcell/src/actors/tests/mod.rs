@@ -4,6 +4,7 @@
 mod boot;
 mod crash;
 mod egress;
+mod kills;
 mod lifecycle;
 
 use std::{sync::Arc, time::Duration};
@@ -11,10 +12,11 @@ use std::{sync::Arc, time::Duration};
 use hotcell_core::{
     lease::LeaseLimits,
     model::{Actor, Deployment, LeaseRecord, LeaseState, Organization, Workspace},
+    profile::ProfileLimits,
 };
 use hotcell_runtime::{Runtime, RuntimeError, fake::FakeRuntime};
 use hotcell_store::{Store, StoreError, StoreKey};
-use hotcell_types::{RequestId, Role, UnixMillis};
+use hotcell_types::{Clock, RequestId, Role, UnixMillis};
 use tempfile::TempDir;
 
 use super::{Appliance, OpenRuntime, Parts};
@@ -37,6 +39,7 @@ struct Host {
     dir: TempDir,
     fake: Option<FakeRuntime>,
     egress: EgressParts,
+    clock: Arc<dyn Clock>,
 }
 
 /// A running tree.
@@ -63,6 +66,7 @@ impl Host {
             dir: tempfile::tempdir().unwrap(),
             fake: None,
             egress: EgressParts::none(),
+            clock: Arc::new(SystemClock),
         }
     }
 
@@ -95,11 +99,16 @@ impl Host {
     ) -> Life {
         let appliance = Appliance::start(Parts {
             store: store.clone(),
-            clock: Arc::new(SystemClock),
+            clock: Arc::clone(&self.clock),
             ids: Arc::new(SystemIds),
             volumes: Volumes::open(self.dir.path()).unwrap(),
-            limits,
-            scratch_bytes: 1 << 26,
+            limits: ProfileLimits {
+                lease: limits,
+                scratch_bytes: 1 << 26,
+                jobs: true,
+                ..ProfileLimits::default()
+            },
+            final_sweep: None,
             max_sandboxes,
             image: "fake".parse().unwrap(),
             egress: self.egress.clone(),

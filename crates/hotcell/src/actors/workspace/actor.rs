@@ -182,7 +182,7 @@ impl WorkspaceActorState {
         if is_admitting {
             return self.await_admission(&chat, waiting);
         }
-        let Some(slot) = self.context.live.take_slot() else {
+        let Some(slot) = self.context.live.admit() else {
             let limit = self.context.live.limit();
             return reply(waiting.port, Err(AcquireError::Busy { limit }));
         };

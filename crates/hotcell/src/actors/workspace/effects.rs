@@ -7,7 +7,7 @@ use hotcell_core::{
     model::{AuditRow, LeaseRecord, LeaseState},
 };
 use hotcell_store::{Snapshot, StoreError};
-use hotcell_types::{LeaseId, ProfileId, ResourceClass};
+use hotcell_types::{LeaseId, ProfileId};
 
 use crate::{
     actors::{context::Context, live::Slot},
@@ -20,6 +20,9 @@ pub(crate) enum AdmitError {
     /// The gate said no.
     #[error(transparent)]
     Denied(#[from] Denial),
+    /// The member's files are being deleted.
+    #[error("the member's files are being deleted")]
+    BeingDeleted,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -29,6 +32,7 @@ impl From<AdmitError> for AcquireError {
     fn from(error: AdmitError) -> Self {
         match error {
             AdmitError::Denied(denial) => Self::Denied(denial),
+            AdmitError::BeingDeleted => Self::BeingDeleted,
             AdmitError::Store(error) => Self::Store(error),
         }
     }
@@ -65,10 +69,17 @@ pub(super) async fn admit(
     let id = LeaseId::from_bits(context.ids.bits());
     let now = context.clock.now();
     let profile = context.profile.id.clone();
+    let resource_class = context.allowed.resource_class;
     let record = context
         .store
         .write::<LeaseRecord, AdmitError, _>(move |tx| {
             let admission = pass_gate(tx, &caller, &profile)??;
+            if tx
+                .deletion(&caller.workspace, Some(&caller.user))?
+                .is_some()
+            {
+                return Err(AdmitError::BeingDeleted);
+            }
             let record = LeaseRecord {
                 id,
                 organization: caller.organization.clone(),
@@ -76,7 +87,7 @@ pub(super) async fn admit(
                 chat: caller.chat.clone(),
                 user: caller.user.clone(),
                 profile: admission.profile,
-                resource_class: ResourceClass::Small,
+                resource_class,
                 state: LeaseState::Starting,
                 created_at: now,
                 changed_at: now,

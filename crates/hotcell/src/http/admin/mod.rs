@@ -2,9 +2,11 @@
 //! local socket.
 
 mod credentials;
+mod deletions;
 mod deployment;
 mod lists;
 mod organizations;
+mod unknown;
 mod workspaces;
 
 use std::sync::Arc;
@@ -38,8 +40,10 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(
             workspaces::get_workspace,
             workspaces::put_workspace,
-            workspaces::delete_workspace
+            deletions::delete_workspace
         ))
+        .routes(routes!(deletions::delete_member))
+        .routes(routes!(deletions::list_deletions))
         .routes(routes!(
             credentials::list_credentials,
             credentials::issue_credential
@@ -50,6 +54,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(lists::list_audit))
         .routes(routes!(lists::list_leases))
         .routes(routes!(lists::list_profiles))
+        .routes(routes!(unknown::remove_unknown_sandboxes))
 }
 
 /// The operator who asks, and the path's parameters.

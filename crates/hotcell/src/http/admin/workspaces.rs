@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::State,
-    response::{IntoResponse, Response},
-};
+use axum::{extract::State, response::Response};
 use hotcell_api::{
     ErrorCode, Problem,
     admin::{PutWorkspace, Workspace, WorkspaceList, WorkspacesQuery},
@@ -17,7 +14,7 @@ use http::StatusCode;
 use super::{AsOperator, display_name, page, page_rows};
 use crate::http::{
     App,
-    error::ApiError,
+    error::{ApiError, being_deleted},
     json::{Json, Query, json, ok},
     view,
 };
@@ -111,6 +108,9 @@ pub(super) async fn put_workspace(
     let (workspace, made) = app
         .store
         .write::<_, ApiError, _>(move |tx| {
+            if tx.deletion(&id, None)?.is_some() {
+                return Err(being_deleted());
+            }
             let old = tx.workspace(&id)?;
             let made = old.is_none();
             let mut fields = Vec::new();
@@ -164,38 +164,4 @@ pub(super) async fn put_workspace(
         StatusCode::OK
     };
     Ok(json(status, &view::workspace(&workspace)))
-}
-
-/// Delete a workspace
-///
-/// Refused while it has live sandboxes or collected files. Its volumes stay on disk.
-#[utoipa::path(
-    delete,
-    path = "/v1/admin/workspaces/{id}",
-    operation_id = "delete_workspace",
-    tag = "admin",
-    security(("operator_token" = [])),
-    params(("id" = String, Path, description = "The workspace.")),
-    responses(
-        (status = 204, description = "Deleted."),
-        (status = "4XX", description = "Refused.", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", description = "The server failed.", body = Problem, content_type = "application/problem+json"),
-    ),
-)]
-pub(super) async fn delete_workspace(
-    State(app): State<Arc<App>>,
-    operator: AsOperator,
-) -> Result<Response, ApiError> {
-    let id: WorkspaceId = operator.params.get("id")?;
-    let at = app.clock.now();
-    app.store
-        .write::<_, ApiError, _>(move |tx| {
-            if !tx.delete_workspace(&id)? {
-                return Err(unknown());
-            }
-            tx.audit(operator.audit(at, "workspace.deleted", format!("workspace/{id}"), &[]))?;
-            Ok(())
-        })
-        .await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
 }

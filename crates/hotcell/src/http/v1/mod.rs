@@ -2,6 +2,7 @@
 
 mod bash;
 mod files;
+mod jobs;
 mod lease;
 mod outputs;
 mod tools;
@@ -28,5 +29,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(outputs::list_outputs))
         .routes(routes!(outputs::get_output_content))
         .routes(routes!(lease::get_lease, lease::end_lease))
+        .routes(routes!(jobs::list_jobs, jobs::start_job))
+        .routes(routes!(jobs::get_job, jobs::stop_job))
+        .routes(routes!(jobs::read_job_output))
         .routes(routes!(tools::list_tools))
 }
