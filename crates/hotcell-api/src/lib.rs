@@ -9,9 +9,11 @@
 pub mod admin;
 pub mod bash;
 pub mod code;
+pub mod denial;
 pub mod files;
 pub mod lease;
 pub mod problem;
+pub mod quota;
 pub mod tools;
 pub mod user;
 

@@ -33,14 +33,18 @@
 //! `store.redb.before-schema-…` of a migration) in the place of the damaged file, start. Nothing of
 //! hotcell deletes or overwrites a damaged file.
 
+mod audit;
 mod backend;
+mod denials;
 mod dto;
 mod error;
 mod file;
+mod idempotency;
 mod key;
 mod meta;
 mod migrate;
 mod open;
+mod quota;
 mod read;
 mod rows;
 mod store;
@@ -51,9 +55,14 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use audit::AuditFilter;
+pub use denials::{DenialEntry, DenialFilter};
 pub use error::{OpenError, StoreError};
+pub use idempotency::{IdempotencyBegin, IdempotencyState, NewIdempotencyKey};
 pub use key::{KeyError, StoreKey};
+pub use quota::{GateAsk, NewLease, QuotaUsage};
 pub use read::{AuditEntry, AuditPage};
 pub use rows::Snapshot;
 pub use store::{Store, StoreStats};
 pub use tx::Tx;
+pub use writer::CommitObserver;

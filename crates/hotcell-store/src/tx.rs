@@ -50,7 +50,12 @@ impl<'a> Tx<'a> {
         self.view.own
     }
 
-    fn put_bytes(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> Result<(), StoreError> {
+    pub(crate) fn put_bytes(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        value: Vec<u8>,
+    ) -> Result<(), StoreError> {
         self.bytes += key.len() + value.len();
         if self.bytes > limits::MAX_STORE_CHANGE_BYTES {
             return Err(StoreError::TooLarge {
@@ -63,20 +68,30 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    fn put(&mut self, table: Table, key: &str, dto: &impl Serialize) -> Result<(), StoreError> {
+    pub(crate) fn put(
+        &mut self,
+        table: Table,
+        key: &str,
+        dto: &impl Serialize,
+    ) -> Result<(), StoreError> {
         let bytes = encode(dto)?;
         self.put_bytes(table, key.as_bytes(), bytes)
     }
 
-    fn mark(&mut self, table: Table, key: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn mark(&mut self, table: Table, key: &[u8]) -> Result<(), StoreError> {
         self.put_bytes(table, key, Vec::new())
     }
 
-    fn remove(&mut self, table: Table, key: &[u8]) {
+    pub(crate) fn remove(&mut self, table: Table, key: &[u8]) {
         self.view.own.insert((table, key.to_vec()), None);
     }
 
-    fn count_up(&mut self, name: &str, what: &'static str, limit: u64) -> Result<(), StoreError> {
+    pub(crate) fn count_up(
+        &mut self,
+        name: &str,
+        what: &'static str,
+        limit: u64,
+    ) -> Result<(), StoreError> {
         let count = self.count(name)?;
         if count >= limit {
             return Err(StoreError::LimitReached { what, limit });
@@ -84,7 +99,7 @@ impl<'a> Tx<'a> {
         self.put(Table::Counters, name, &(count + 1))
     }
 
-    fn count_down(&mut self, name: &str) -> Result<(), StoreError> {
+    pub(crate) fn count_down(&mut self, name: &str) -> Result<(), StoreError> {
         match self.count(name)?.saturating_sub(1) {
             0 => self.remove(Table::Counters, name.as_bytes()),
             count => self.put(Table::Counters, name, &count)?,
@@ -103,7 +118,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    fn need_workspace(&self, id: &WorkspaceId) -> Result<(), StoreError> {
+    pub(crate) fn need_workspace(&self, id: &WorkspaceId) -> Result<(), StoreError> {
         if self.has(Table::Workspaces, id.as_str().as_bytes())? {
             Ok(())
         } else {
@@ -217,6 +232,8 @@ impl<'a> Tx<'a> {
         let index = joined(workspace.organization.as_str(), id.as_str());
         self.remove(Table::WorkspacesOfOrganization, index.as_bytes());
         self.remove(Table::Workspaces, id.as_str().as_bytes());
+        self.forget_quotas(id)?;
+        self.forget_idempotency_keys(id)?;
         self.count_down(counter::WORKSPACES)?;
         Ok(true)
     }
@@ -317,6 +334,8 @@ impl<'a> Tx<'a> {
             }
             let limit = limits::MAX_LIVE_LEASES;
             self.count_up(counter::LIVE_LEASES, "live leases", limit)?;
+            let of_workspace = counter::live_leases_of(&lease.workspace);
+            self.count_up(&of_workspace, "live leases of the workspace", limit)?;
             self.mark(Table::LiveLeases, live.as_bytes())?;
             let chat = chat_key(&lease.workspace, &lease.chat);
             let id = lease.id.as_str().as_bytes().to_vec();
@@ -324,6 +343,7 @@ impl<'a> Tx<'a> {
         }
         if was_live && !is_live {
             self.count_down(counter::LIVE_LEASES)?;
+            self.count_down(&counter::live_leases_of(&lease.workspace))?;
             self.remove(Table::LiveLeases, live.as_bytes());
         }
         if !is_live {
@@ -412,6 +432,15 @@ impl<'a> Tx<'a> {
         self.remove(Table::Outputs, id.as_str().as_bytes());
         self.count_down(&counter::outputs(&output.workspace, &output.chat))?;
         Ok(true)
+    }
+
+    /// Writes the time down, to see that the store can be written.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn probe(&mut self, now: UnixMillis) -> Result<(), StoreError> {
+        let value = encode(&now)?;
+        self.put_bytes(Table::Meta, meta_key::PROBE, value)
     }
 
     /// Adds a row to the audit trail. Its number.

@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use self::runtime::RuntimeTable;
 pub use self::runtime::{EngineChoice, ImageChoice, RuntimeConfig};
+use crate::switches::Switches;
 
 /// The largest configuration file that is read, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
@@ -91,6 +92,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Worker threads of the daemon.
     pub worker_threads: usize,
+    /// What the environment forces.
+    pub switches: Switches,
 }
 
 impl Config {
@@ -181,6 +184,8 @@ pub struct Overrides {
     pub agent_binary: Option<PathBuf>,
     /// Over `log.level`.
     pub log_level: Option<String>,
+    /// What the environment forces; there are no keys for it.
+    pub switches: Switches,
 }
 
 #[derive(Deserialize, Default)]
@@ -296,6 +301,7 @@ impl File {
                 .unwrap_or_else(|| "info".into()),
             log_format: self.log.format,
             worker_threads,
+            switches: over.switches,
         })
     }
 }

@@ -13,9 +13,16 @@ pub mod beneath;
 pub mod cli;
 pub mod clock;
 pub mod config;
+mod denials;
 pub mod handles;
 pub mod http;
+pub mod metrics;
+mod oversight;
 pub mod serve;
+pub mod service;
+mod store_check;
+pub mod switches;
+mod upkeep;
 pub mod volumes;
 
 pub use actors::{Appliance, BootError, OpenRuntime, Parts, default_profile};

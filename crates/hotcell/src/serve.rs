@@ -34,6 +34,7 @@ use crate::{
         App, Calls, Connections, ListenError, NonceLogError, Nonces, OperatorToken, OutputStore,
         UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
     },
+    upkeep,
     volumes::Volumes,
 };
 
@@ -180,6 +181,7 @@ impl Daemon {
             scratch_bytes: config.scratch_bytes,
             max_sandboxes: config.max_sandboxes,
             image: config.runtime.image.clone(),
+            switches: config.switches,
             open: open_runtime(config, deps, store.installation()),
         })
         .await?;
@@ -196,7 +198,12 @@ impl Daemon {
             ids: Arc::clone(&deps.ids),
         });
         match listen(config, app).await {
-            Ok((addr, listeners, stopping)) => {
+            Ok((addr, mut listeners, stopping)) => {
+                listeners.spawn(upkeep::run(
+                    store.clone(),
+                    Arc::clone(&deps.clock),
+                    stopping.clone(),
+                ));
                 tracing::info!(%addr, "hotcell serves");
                 Ok(Self {
                     addr,

@@ -3,8 +3,10 @@
 mod damage;
 mod disk;
 mod group;
+mod idempotency;
 mod migration;
 mod property;
+mod quota;
 mod rules;
 mod shapes;
 

@@ -23,7 +23,10 @@ use super::{
     profile::{OpenRuntime, Profile, ProfileMsg},
     workspace::WorkspaceMsg,
 };
-use crate::{config::ImageChoice, handles::Sandboxes, volumes::Volumes};
+use crate::{
+    config::ImageChoice, denials::Denials, handles::Sandboxes, metrics::Metrics,
+    store_check::StoreCheck, switches::Switches, volumes::Volumes,
+};
 
 /// What the actors work with.
 pub struct Parts {
@@ -43,6 +46,8 @@ pub struct Parts {
     pub max_sandboxes: usize,
     /// What sandboxes run.
     pub image: ImageChoice,
+    /// What the environment forces.
+    pub switches: Switches,
     /// Opens the engine of the profile `default`.
     pub open: OpenRuntime,
 }
@@ -85,7 +90,19 @@ impl Appliance {
     /// The store fails, or an actor cannot be started. An engine that cannot be opened is no
     /// error: its profile is faulted then.
     pub async fn start(parts: Parts) -> Result<Self, BootError> {
+        let metrics = Metrics::default();
+        let of_store = metrics.clone();
+        let observe = move |took, worked| of_store.committed(took, worked);
+        parts.store.observe_commits(Box::new(observe));
         let context = Arc::new(Context {
+            switches: parts.switches,
+            denials: Denials::new(
+                parts.store.clone(),
+                Arc::clone(&parts.clock),
+                metrics.clone(),
+            ),
+            metrics,
+            store_check: StoreCheck::default(),
             store: parts.store,
             clock: parts.clock,
             ids: parts.ids,
@@ -124,6 +141,9 @@ impl Appliance {
     pub async fn stop(&self) {
         self.leave();
         self.context.crew.stop().await;
+        if let Err(error) = self.context.denials.flush().await {
+            tracing::warn!(%error, "the last denials cannot be written down");
+        }
     }
 
     async fn take_over(&self) -> Result<(), BootError> {

@@ -10,7 +10,10 @@ use hotcell_store::Store;
 use hotcell_types::{Clock, IdSource};
 
 use super::{crew::Crew, live::Live, profile::Profile};
-use crate::volumes::Volumes;
+use crate::{
+    denials::Denials, metrics::Metrics, store_check::StoreCheck, switches::Switches,
+    volumes::Volumes,
+};
 
 /// What every actor needs. Made once, shared by all.
 pub(crate) struct Context {
@@ -22,6 +25,10 @@ pub(crate) struct Context {
     pub(crate) scratch_bytes: u64,
     /// The one profile of the configuration, `default`.
     pub(crate) profile: Profile,
+    pub(crate) switches: Switches,
+    pub(crate) denials: Denials,
+    pub(crate) store_check: StoreCheck,
+    pub(crate) metrics: Metrics,
     pub(crate) live: Live,
     pub(crate) crew: Crew,
     pub(crate) leaving: AtomicBool,

@@ -31,7 +31,14 @@ use hotcell_types::{
 };
 use tokio::time::Instant;
 
-use super::{App, calls, error::ApiError, media::media_type, outputs::Draft, view};
+use super::{
+    App, calls,
+    error::{ApiError, denied},
+    media::media_type,
+    outputs::Draft,
+    outputs_quota::{self, NotStored},
+    view,
+};
 use crate::handles::Caller;
 
 /// Where a collected file may lie.
@@ -195,6 +202,7 @@ pub(super) async fn collect(
     paths: Vec<String>,
 ) -> Result<PresentFilesResult, ApiError> {
     let active = app.sandboxes.acquire(&caller).await?;
+    outputs_quota::room_today(&app, &caller)?;
     let mut collection = Collection {
         app: &app,
         sandbox: &*active.sandbox,
@@ -279,12 +287,13 @@ async fn store(
         request: Some(caller.request.to_string()),
     };
     let written = records.clone();
-    let result: Result<(), StoreError> = app
+    let result: Result<(), NotStored> = app
         .store
         .write(move |tx| {
             for record in &written {
                 tx.put_output(record)?;
             }
+            outputs_quota::take(tx, &written, now)?;
             tx.audit(audit)?;
             Ok(())
         })
@@ -292,7 +301,7 @@ async fn store(
     match result {
         Ok(()) => Ok(records),
         // The records may be there after all: the next start's sweep sees.
-        Err(error @ StoreError::Unconfirmed(_)) => Err(error.into()),
+        Err(NotStored::Store(error @ StoreError::Unconfirmed(_))) => Err(error.into()),
         Err(error) => {
             let outputs = app.outputs.clone();
             let ids: Vec<OutputId> = records.into_iter().map(|record| record.id).collect();
@@ -302,12 +311,16 @@ async fn store(
             })
             .await;
             Err(match error {
-                StoreError::LimitReached { limit, .. } => ApiError::new(
+                NotStored::Denied(denial) => {
+                    app.sandboxes.record_denial(caller, denial);
+                    denied(denial)
+                }
+                NotStored::Store(StoreError::LimitReached { limit, .. }) => ApiError::new(
                     ErrorCode::Conflict,
                     format!("A chat may have {limit} collected files. Begin a new chat."),
                 )
                 .with_limit(limit),
-                error => error.into(),
+                NotStored::Store(error) => error.into(),
             })
         }
     }

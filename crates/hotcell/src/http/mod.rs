@@ -25,9 +25,12 @@ mod health;
 mod json;
 mod listen;
 mod media;
+mod metrics;
 mod nonces;
 mod openapi;
 mod outputs;
+mod outputs_quota;
+mod quota_view;
 mod range;
 mod scope;
 mod text;
@@ -38,7 +41,7 @@ mod view;
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{Request, State},
     middleware,
     response::{IntoResponse, Response},
@@ -109,6 +112,10 @@ fn admin_router(app: &Arc<App>) -> Router {
         .0
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(
+            app.clone(),
+            admin::refuse_when_locked,
+        ))
         .with_state(app.clone())
 }
 
@@ -120,9 +127,13 @@ struct Surfaces {
 }
 
 fn around(app: Arc<App>, signed: Option<Router>, admin: Router) -> Router {
+    // Only the local socket has no signed routes.
+    let sees_workspaces = signed.is_none();
     let open = health::routes()
+        .merge(metrics::routes())
         .split_for_parts()
         .0
+        .layer(Extension(metrics::SeesWorkspaces(sees_workspaces)))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app.clone());

@@ -15,4 +15,5 @@ mod downloads;
 mod events;
 mod hostile;
 mod limits;
+mod quotas;
 mod uploads;

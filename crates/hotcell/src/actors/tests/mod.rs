@@ -8,6 +8,7 @@ mod lifecycle;
 use std::{sync::Arc, time::Duration};
 
 use hotcell_core::{
+    gate::QuotaSettings,
     lease::LeaseLimits,
     model::{Actor, Deployment, LeaseRecord, LeaseState, Organization, Workspace},
 };
@@ -98,6 +99,7 @@ impl Host {
             scratch_bytes: 1 << 26,
             max_sandboxes,
             image: "fake".parse().unwrap(),
+            switches: crate::switches::Switches::default(),
             open,
         })
         .await
@@ -150,7 +152,16 @@ async fn switch_on(store: &Store) {
                 name: "W".into(),
                 enabled: true,
                 created_at: UnixMillis(1),
-            })
+            })?;
+            // Tests of other things are in no quota's way.
+            tx.put_quotas(
+                &"w".parse().unwrap(),
+                &QuotaSettings {
+                    max_concurrent: Some(1_000),
+                    max_jobs_per_hour: Some(100_000),
+                    ..QuotaSettings::default()
+                },
+            )
         })
         .await
         .unwrap();

@@ -122,7 +122,11 @@ impl Calls {
             let (app, call) = (app.clone(), call.clone());
             async move {
                 let stopping = app.calls.inner.stopping.clone();
+                let started = tokio::time::Instant::now();
                 run::run(&app, &call, &caller, command, &stopping).await;
+                let outcome = call.outcome_name();
+                let metrics = app.sandboxes.metrics();
+                metrics.called("bash", started.elapsed(), outcome);
                 let calls = app.calls.clone();
                 // What is kept of a finished call must not keep everything else alive.
                 drop(app);
