@@ -224,7 +224,8 @@ impl Tx<'_> {
         self.set_idempotency(workspace, key, StateV1::Done { answer })
     }
 
-    /// The request has done nothing and will do nothing: the key is as good as new.
+    /// The request has done nothing and will do nothing: the key is as good as new. One that is
+    /// done stays so: its end may have been written by a commit that seemed to fail.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -234,10 +235,10 @@ impl Tx<'_> {
         key: &str,
     ) -> Result<(), StoreError> {
         let row = joined(workspace.as_str(), key);
-        if let Some((at, ..)) = self.idempotency_row(&row)? {
-            self.remove_idempotency(workspace, &row, at)?;
+        match self.idempotency_row(&row)? {
+            None | Some((_, _, StateV1::Done { .. })) => Ok(()),
+            Some((at, ..)) => self.remove_idempotency(workspace, &row, at),
         }
-        Ok(())
     }
 
     fn remove_idempotency(

@@ -10,6 +10,7 @@ use hotcell::{
     config::{Config, Overrides},
     handles::Sandboxes,
     serve::{Daemon, Deps, MakeRuntime},
+    switches::Switches,
 };
 use hotcell_core::lease::LeaseLimits;
 use hotcell_runtime::{Runtime, fake::FakeRuntime};
@@ -35,6 +36,8 @@ pub struct Options {
     pub toml: String,
     /// Whether the engine is the one that the TOML names.
     pub configured_engine: bool,
+    /// What the environment forces.
+    pub switches: Switches,
 }
 
 impl Default for Options {
@@ -49,6 +52,7 @@ impl Default for Options {
             deps: Deps::default(),
             toml: String::new(),
             configured_engine: false,
+            switches: Switches::default(),
         }
     }
 }
@@ -82,6 +86,7 @@ impl TestDaemon {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             state_dir: Some(dir.path().join("state")),
             run_dir: Some(dir.path().join("run")),
+            switches: options.switches,
             ..Overrides::default()
         };
         let config = Config::parse(&options.toml, &overrides);
@@ -121,6 +126,15 @@ impl TestDaemon {
         self.daemon.shutdown().await;
         let daemon = boot(&self.config, &self.deps).await;
         Self { daemon, ..self }
+    }
+
+    /// The same as [`TestDaemon::restart`], in another environment.
+    ///
+    /// # Panics
+    /// When that does not start.
+    pub async fn restart_with(mut self, switches: Switches) -> Self {
+        self.config.switches = switches;
+        self.restart().await
     }
 
     /// Shuts it down.

@@ -31,8 +31,8 @@ use crate::{
     config::{Config, EngineChoice, ImageChoice},
     handles::Sandboxes,
     http::{
-        App, Calls, Connections, ListenError, NonceLogError, Nonces, OperatorToken, OutputStore,
-        UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
+        App, Calls, Connections, Idempotency, ListenError, NonceLogError, Nonces, OperatorToken,
+        OutputStore, UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
     },
     upkeep,
     volumes::Volumes,
@@ -192,6 +192,7 @@ impl Daemon {
             outputs,
             uploads: UploadStore::new(volumes, &tmp),
             calls: calls.clone(),
+            idempotency: Idempotency::new(&*deps.ids),
             nonces,
             operator_token: token,
             clock: Arc::clone(&deps.clock),

@@ -34,6 +34,7 @@ use tokio::time::Instant;
 use super::{
     App, calls,
     error::{ApiError, denied},
+    idempotency::Ticket,
     media::media_type,
     outputs::Draft,
     outputs_quota::{self, NotStored},
@@ -200,11 +201,25 @@ pub(super) async fn collect(
     app: Arc<App>,
     caller: Caller,
     paths: Vec<String>,
+    ticket: Option<Ticket>,
 ) -> Result<PresentFilesResult, ApiError> {
-    let active = app.sandboxes.acquire(&caller).await?;
-    outputs_quota::room_today(&app, &caller)?;
+    let collected = collect_once(&app, &caller, paths, ticket.as_ref()).await;
+    if let (Some(ticket), Err(_)) = (&ticket, &collected) {
+        ticket.release().await;
+    }
+    collected
+}
+
+async fn collect_once(
+    app: &Arc<App>,
+    caller: &Caller,
+    paths: Vec<String>,
+    ticket: Option<&Ticket>,
+) -> Result<PresentFilesResult, ApiError> {
+    let active = app.sandboxes.acquire(caller).await?;
+    outputs_quota::room_today(app, caller)?;
     let mut collection = Collection {
-        app: &app,
+        app,
         sandbox: &*active.sandbox,
         files: Vec::new(),
         bytes: 0,
@@ -224,9 +239,7 @@ pub(super) async fn collect(
     let files = collection.files;
     let lease = active.lease.clone();
     drop(active);
-    let records = store(&app, &caller, &lease, files).await?;
-    let outputs = records.iter().map(view::output).collect();
-    Ok(shortened(outputs, skipped))
+    store(app, caller, &lease, files, skipped, ticket).await
 }
 
 async fn store(
@@ -234,9 +247,15 @@ async fn store(
     caller: &Caller,
     lease: &hotcell_types::LeaseId,
     files: Vec<Collected>,
-) -> Result<Vec<OutputRecord>, ApiError> {
+    skipped: Vec<Skipped>,
+    ticket: Option<&Ticket>,
+) -> Result<PresentFilesResult, ApiError> {
     if files.is_empty() {
-        return Ok(Vec::new());
+        let result = shortened(Vec::new(), skipped);
+        if let Some(ticket) = ticket {
+            ticket.finish(answer_text(&result)).await;
+        }
+        return Ok(result);
     }
     let now = app.clock.now();
     // Files of one moment are listed by their ids: in the order of their paths.
@@ -286,6 +305,8 @@ async fn store(
         fields: records.iter().map(|record| record.id.to_string()).collect(),
         request: Some(caller.request.to_string()),
     };
+    let answer = shortened(records.iter().map(view::output).collect(), skipped);
+    let finish = ticket.map(|ticket| (ticket.finisher(), answer_text(&answer)));
     let written = records.clone();
     let result: Result<(), NotStored> = app
         .store
@@ -295,11 +316,14 @@ async fn store(
             }
             outputs_quota::take(tx, &written, now)?;
             tx.audit(audit)?;
+            if let Some((finisher, answer)) = finish {
+                finisher.finish(tx, answer)?;
+            }
             Ok(())
         })
         .await;
     match result {
-        Ok(()) => Ok(records),
+        Ok(()) => Ok(answer),
         // The records may be there after all: the next start's sweep sees.
         Err(NotStored::Store(error @ StoreError::Unconfirmed(_))) => Err(error.into()),
         Err(error) => {
@@ -324,6 +348,12 @@ async fn store(
             })
         }
     }
+}
+
+/// The answer as it is kept with an idempotency key.
+fn answer_text(result: &PresentFilesResult) -> String {
+    // Strings and numbers always serialize.
+    serde_json::to_string(result).unwrap_or_default()
 }
 
 fn characters(text: &str) -> usize {

@@ -109,6 +109,14 @@ impl ApiError {
         self
     }
 
+    /// A problem that was told before.
+    pub(super) fn from_problem(problem: Problem) -> Self {
+        Self {
+            problem: Box::new(problem),
+            headers: Vec::new(),
+        }
+    }
+
     /// The problem, without a request id.
     #[must_use]
     pub fn problem(&self) -> &Problem {

@@ -22,6 +22,7 @@ mod edge;
 mod error;
 mod files;
 mod health;
+mod idempotency;
 mod json;
 mod listen;
 mod media;
@@ -56,6 +57,7 @@ pub use auth::{OperatorToken, Principal};
 pub use calls::Calls;
 pub use edge::REQUEST_ID_HEADER;
 pub use error::ApiError;
+pub use idempotency::Idempotency;
 pub use listen::{Connections, ListenError, serve_tcp, serve_unix};
 pub use nonces::{NonceLogError, Nonces, boot_id};
 pub use openapi::openapi;
@@ -76,6 +78,8 @@ pub struct App {
     pub uploads: UploadStore,
     /// The `bash` calls, running and lately finished.
     pub calls: Calls,
+    /// The requests that came with an idempotency key.
+    pub idempotency: Idempotency,
     /// The nonces that were used.
     pub nonces: Nonces,
     /// The operator's token.

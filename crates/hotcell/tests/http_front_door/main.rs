@@ -14,6 +14,7 @@ mod documents;
 mod downloads;
 mod events;
 mod hostile;
+mod idempotency;
 mod limits;
 mod quotas;
 mod uploads;

@@ -170,10 +170,7 @@ async fn stored_bytes_count_for_the_utc_day() {
         .await
         .expect(200);
     daemon
-        .bash(
-            "c1",
-            "write a.txt 123456; write b.txt 12345; write c.txt 1234",
-        )
+        .bash("c1", "write a.txt 12345; write b.txt 1234; write c.txt 123")
         .await
         .expect(200);
     let present = |paths: Value| {
