@@ -4,10 +4,13 @@ use hotcell_types::{CredentialId, LeaseId, OrganizationId, ProfileId, UnixMillis
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::lease::Engine;
+use crate::{
+    lease::Engine,
+    quota::{PutQuotas, Quotas},
+};
 
 /// Tells a field that is absent (keep) from one that is `null` (clear).
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::<T>::deserialize(deserializer).map(Some)
@@ -21,6 +24,10 @@ pub struct Deployment {
     /// The profile of organizations that have none of their own.
     #[schema(value_type = Option<String>)]
     pub default_profile: Option<ProfileId>,
+    /// Whether the server's environment forces everything off, whatever `enabled` says.
+    pub forced_off: bool,
+    /// Whether the server's environment locks profiles and settings.
+    pub config_locked: bool,
 }
 
 /// Changes the deployment; what is absent stays.
@@ -95,12 +102,14 @@ pub struct Workspace {
     pub name: String,
     /// Whether its members may run code.
     pub enabled: bool,
+    /// What it may use.
+    pub quotas: Quotas,
     /// When it was made, in milliseconds since the Unix epoch.
     #[schema(value_type = u64)]
     pub created_at_ms: UnixMillis,
 }
 
-/// Makes or changes a workspace; what is absent stays, at first: its id as the name, off.
+/// Makes or changes a workspace; what is absent stays, at first: its id as the name, off, the default quotas.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutWorkspace {
@@ -116,6 +125,10 @@ pub struct PutWorkspace {
     #[serde(default)]
     #[schema(nullable = false)]
     pub enabled: Option<bool>,
+    /// What it may use; what is absent in it stays. A change binds the next sandbox and ends none.
+    #[serde(default)]
+    #[schema(nullable = false)]
+    pub quotas: Option<PutQuotas>,
 }
 
 /// One page of workspaces.
@@ -211,6 +224,41 @@ pub struct AuditRow {
     pub fields: Vec<String>,
     /// The request that caused it, when one did.
     pub request_id: Option<String>,
+}
+
+/// Which rows of the audit trail.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct AuditQuery {
+    /// Only what this one did: `operator`, `local_operator`, `system`, or `backend:` and a credential's key.
+    #[serde(default)]
+    #[param(nullable = false)]
+    pub actor: Option<String>,
+    /// Only actions that begin with this, such as `workspace.`.
+    #[serde(default)]
+    #[param(nullable = false)]
+    pub action: Option<String>,
+    /// Only about this, such as `workspace/w1`.
+    #[serde(default)]
+    #[param(nullable = false)]
+    pub subject: Option<String>,
+    /// Only at this time or after it, in milliseconds since the Unix epoch.
+    #[serde(default)]
+    #[param(value_type = Option<u64>, nullable = false)]
+    pub since_ms: Option<UnixMillis>,
+    /// Only before this time, in milliseconds since the Unix epoch.
+    #[serde(default)]
+    #[param(value_type = Option<u64>, nullable = false)]
+    pub until_ms: Option<UnixMillis>,
+    /// `next` of the page before.
+    #[serde(default)]
+    #[param(nullable = false)]
+    pub after: Option<String>,
+    /// Rows in the page: 1 to 1,000; 100 when absent. A filtered page may have fewer and still a next one.
+    #[serde(default)]
+    #[param(minimum = 1, maximum = 1000, nullable = false)]
+    pub limit: Option<usize>,
 }
 
 /// One page of the audit trail.

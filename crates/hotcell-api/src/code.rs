@@ -59,6 +59,8 @@ error_codes! {
     Denied = "denied", 403, "Code execution is denied";
     /// The profile allows no jobs: run the command with `bash`, or ask an operator to allow them.
     JobsOff = "jobs_off", 403, "Jobs are off";
+    /// The server's environment locks profiles and settings (`HOTCELL_CONFIG_LOCKED`).
+    ConfigLocked = "config_locked", 403, "The configuration is locked";
     /// There is no such route.
     NotFound = "not_found", 404, "There is nothing here";
     /// There is no such workspace, or it belongs to another organization.
@@ -91,6 +93,12 @@ error_codes! {
     BeingDeleted = "being_deleted", 409, "It is being deleted";
     /// The credential has two secrets already; finish the rotation first.
     RotationInProgress = "rotation_in_progress", 409, "A rotation is in progress";
+    /// The idempotency key came with another request before; take a new key for a new request.
+    IdempotencyKeyReused = "idempotency_key_reused", 409, "The idempotency key was used before";
+    /// The request with this idempotency key was cut off by a restart of the server; whether it did anything is not known.
+    IdempotencyCutOff = "idempotency_cut_off", 409, "The request was cut off";
+    /// The request with this idempotency key was done; its answer was too long to be kept.
+    IdempotencyAnswerGone = "idempotency_answer_gone", 409, "The request was done, its answer is gone";
     /// The chat has as many uploads as it may; `limit` is their number.
     TooManyUploads = "too_many_uploads", 409, "The chat has too many uploads";
     /// The body is larger than the route takes; `limit_bytes` is what it takes.

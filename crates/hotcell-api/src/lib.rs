@@ -10,10 +10,12 @@ pub mod admin;
 pub mod bash;
 pub mod code;
 pub mod deletions;
+pub mod denial;
 pub mod files;
 pub mod jobs;
 pub mod lease;
 pub mod problem;
+pub mod quota;
 pub mod tools;
 pub mod user;
 

@@ -1,6 +1,6 @@
 //! Failures as `application/problem+json`.
 
-use hotcell_types::CallId;
+use hotcell_types::{CallId, ResourceClass};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -34,10 +34,14 @@ pub struct Problem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub limit_bytes: Option<u64>,
-    /// The limit that was passed, when it is a count.
+    /// The limit that was passed, when it is a count or, of `quota:max_job_seconds`, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub limit: Option<u64>,
+    /// The limit that was passed, when it is a resource class: `SMALL`, `MEDIUM` or `LARGE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    pub limit_class: Option<ResourceClass>,
     /// The server's time in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -62,6 +66,7 @@ impl Problem {
             request_id: String::new(),
             limit_bytes: None,
             limit: None,
+            limit_class: None,
             server_seconds: None,
             call: None,
         }

@@ -113,11 +113,9 @@ pub struct JobTails {
 /// How long a job may run: the shortest of what was asked for, what its profile and what its
 /// workspace allow, in milliseconds.
 #[must_use]
-pub fn ceiling_ms(asked_ms: Option<u64>, profile_ms: u64, workspace_ms: Option<u64>) -> u64 {
-    [asked_ms, workspace_ms]
-        .into_iter()
-        .flatten()
-        .fold(profile_ms, u64::min)
+pub fn ceiling_ms(asked_ms: Option<u64>, profile_ms: u64, workspace_ms: u64) -> u64 {
+    let allowed_ms = profile_ms.min(workspace_ms);
+    asked_ms.map_or(allowed_ms, |asked_ms| asked_ms.min(allowed_ms))
 }
 
 #[cfg(test)]
@@ -127,11 +125,11 @@ mod tests {
     #[test]
     fn the_shortest_limit_holds() {
         for (asked, profile, workspace, expected) in [
-            (None, 9, None, 9),
-            (Some(5), 9, None, 5),
-            (Some(20), 9, None, 9),
-            (Some(20), 9, Some(7), 7),
-            (None, 9, Some(20), 9),
+            (None, 9, 20, 9),
+            (Some(5), 9, 20, 5),
+            (Some(30), 9, 20, 9),
+            (Some(20), 9, 7, 7),
+            (None, 9, 7, 7),
         ] {
             assert_eq!(ceiling_ms(asked, profile, workspace), expected);
         }

@@ -50,6 +50,8 @@ impl Engine {
     pub(crate) fn run(&self, dir: &EngineDir, name: &str) -> Command {
         let mut command = Command::new(&self.binary);
         command
+            // The daemon's own way to its service manager: an OCI runtime that sees it gives it to the sandbox.
+            .env_remove("NOTIFY_SOCKET")
             .arg("--root")
             .arg(dir.root())
             .arg("--log")

@@ -33,17 +33,21 @@
 //! `store.redb.before-schema-…` of a migration) in the place of the damaged file, start. Nothing of
 //! hotcell deletes or overwrites a damaged file.
 
+mod audit;
 mod backend;
 mod deletions;
+mod denials;
 mod dto;
 mod error;
 mod file;
+mod idempotency;
 mod jobs;
 mod key;
 mod meta;
 mod migrate;
 mod open;
 mod policies;
+mod quota;
 mod read;
 mod rows;
 mod store;
@@ -54,9 +58,14 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use audit::AuditFilter;
+pub use denials::{DenialEntry, DenialFilter};
 pub use error::{OpenError, StoreError};
+pub use idempotency::{IdempotencyBegin, IdempotencyState, NewIdempotencyKey};
 pub use key::{KeyError, StoreKey};
+pub use quota::{GateAsk, NewLease, QuotaUsage};
 pub use read::{AuditEntry, AuditPage};
 pub use rows::Snapshot;
 pub use store::{Store, StoreStats};
 pub use tx::Tx;
+pub use writer::CommitObserver;

@@ -18,7 +18,7 @@ use crate::{
     open,
     rows::Snapshot,
     tx::Tx,
-    writer::{Change, Command, Counters, Live, Shared, Writer},
+    writer::{Change, Command, CommitObserver, Counters, Live, Shared, Writer},
 };
 
 /// How much the store has done since it was opened.
@@ -180,6 +180,12 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn faults(&self) -> &crate::tests::Faults {
         &self.shared.file.faults
+    }
+
+    /// Has every commit told to `observer` from now on; only the first one counts.
+    pub fn observe_commits(&self, observer: CommitObserver) {
+        // A second one would see no more than the first.
+        let _ = self.shared.counters.observer.set(observer);
     }
 
     /// How much the store has done.

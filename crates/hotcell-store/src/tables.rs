@@ -74,6 +74,20 @@ tables! {
     LiveJobs = "live_jobs",
     /// workspace, or workspace/user → the DTO of its deletion
     Deletions = "deletions",
+    /// workspace → what an operator set of its quotas
+    Quotas = "quotas",
+    /// workspace → where its admissions begin and end
+    AdmissionHeads = "admission_heads",
+    /// workspace/number → when a sandbox was admitted
+    Admissions = "admissions",
+    /// workspace/UTC day → bytes of collected files that were stored on it
+    OutputDays = "output_days",
+    /// denial number, counted up → its DTO
+    Denials = "denials",
+    /// workspace/idempotency key → its DTO
+    IdempotencyKeys = "idempotency_keys",
+    /// time, workspace/idempotency key → nothing
+    IdempotencyAges = "idempotency_ages",
 }
 
 /// The single row of [`Table::Meta`] kinds.
@@ -83,6 +97,9 @@ pub(crate) mod meta_key {
     pub(crate) const MASTER: &[u8] = b"master";
     pub(crate) const DEPLOYMENT: &[u8] = b"deployment";
     pub(crate) const NEXT_AUDIT: &[u8] = b"next_audit";
+    pub(crate) const NEXT_DENIAL: &[u8] = b"next_denial";
+    /// When somebody last made sure that the store can be written.
+    pub(crate) const PROBE: &[u8] = b"probe";
     /// The number of the last batch, which tells after a failed commit whether it is there.
     pub(crate) const BATCH: &[u8] = b"batch";
 }
@@ -158,6 +175,15 @@ pub(crate) mod counter {
     pub(crate) const WORKSPACES: &str = "workspaces";
     pub(crate) const LIVE_LEASES: &str = "live_leases";
 
+    /// Leases of one workspace that have not ended: what `max_concurrent` is compared with.
+    pub(crate) fn live_leases_of(workspace: &WorkspaceId) -> String {
+        format!("live_leases/{workspace}")
+    }
+
+    pub(crate) fn idempotency_keys(workspace: &WorkspaceId) -> String {
+        format!("idempotency_keys/{workspace}")
+    }
+
     pub(crate) fn credentials(organization: &OrganizationId) -> String {
         format!("credentials/{organization}")
     }
@@ -175,7 +201,7 @@ pub(crate) mod counter {
 /// A key as text, for messages.
 pub(crate) fn show(table: Table, key: &[u8]) -> String {
     match (table, <[u8; 8]>::try_from(key)) {
-        (Table::Audit, Ok(number)) => u64::from_be_bytes(number).to_string(),
+        (Table::Audit | Table::Denials, Ok(number)) => u64::from_be_bytes(number).to_string(),
         _ => String::from_utf8_lossy(key).into_owned(),
     }
 }

@@ -233,6 +233,8 @@ impl<'a> Tx<'a> {
         let index = joined(workspace.organization.as_str(), id.as_str());
         self.remove(Table::WorkspacesOfOrganization, index.as_bytes());
         self.remove(Table::Workspaces, id.as_str().as_bytes());
+        self.forget_quotas(id)?;
+        self.forget_idempotency_keys(id)?;
         self.count_down(counter::WORKSPACES)?;
         Ok(true)
     }
@@ -333,6 +335,8 @@ impl<'a> Tx<'a> {
             }
             let limit = limits::MAX_LIVE_LEASES;
             self.count_up(counter::LIVE_LEASES, "live leases", limit)?;
+            let of_workspace = counter::live_leases_of(&lease.workspace);
+            self.count_up(&of_workspace, "live leases of the workspace", limit)?;
             self.mark(Table::LiveLeases, live.as_bytes())?;
             let chat = chat_key(&lease.workspace, &lease.chat);
             let id = lease.id.as_str().as_bytes().to_vec();
@@ -340,6 +344,7 @@ impl<'a> Tx<'a> {
         }
         if was_live && !is_live {
             self.count_down(counter::LIVE_LEASES)?;
+            self.count_down(&counter::live_leases_of(&lease.workspace))?;
             self.remove(Table::LiveLeases, live.as_bytes());
         }
         if !is_live {
@@ -430,6 +435,15 @@ impl<'a> Tx<'a> {
         self.remove(Table::Outputs, id.as_str().as_bytes());
         self.count_down(&counter::outputs(&output.workspace, &output.chat))?;
         Ok(true)
+    }
+
+    /// Writes the time down, to see that the store can be written.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn probe(&mut self, now: UnixMillis) -> Result<(), StoreError> {
+        let value = encode(&now)?;
+        self.put_bytes(Table::Meta, meta_key::PROBE, value)
     }
 
     /// Adds a row to the audit trail. Its number.

@@ -15,9 +15,10 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
-        Arc, PoisonError, RwLock, RwLockReadGuard,
+        Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use hotcell_types::{IdSource, limits};
@@ -62,7 +63,12 @@ pub(crate) struct Counters {
     changes: AtomicU64,
     commits: AtomicU64,
     failures: AtomicU64,
+    pub(crate) observer: OnceLock<CommitObserver>,
 }
+
+/// Is told how long each commit took, and whether it worked. Runs on the writer thread: it must
+/// not block.
+pub type CommitObserver = Box<dyn Fn(Duration, bool) + Send + Sync>;
 
 impl Counters {
     pub(crate) fn read(&self) -> StoreStats {
@@ -275,7 +281,12 @@ impl Writer {
             (Table::Meta, meta_key::BATCH.to_vec()),
             Some(encode(&number)?),
         );
-        match self.commit(&rows) {
+        let started = tokio::time::Instant::now();
+        let committed = self.commit(&rows);
+        if let Some(observer) = self.shared.counters.observer.get() {
+            observer(started.elapsed(), committed.is_ok());
+        }
+        match committed {
             Ok(()) => {
                 self.batch = number;
                 counters.commits.fetch_add(1, Ordering::Relaxed);

@@ -114,7 +114,9 @@ impl Client {
         let organization = format!("{root}/organizations/{ORGANIZATION}");
         let made = self.put(&organization, &on).await;
         assert!(made.status.is_success(), "{:?}", made.body);
-        let workspace = json!({"enabled": true, "organization": ORGANIZATION});
+        // Tests of other things are in no quota's way.
+        let quotas = json!({"max_concurrent": 1_000, "max_jobs_per_hour": 100_000});
+        let workspace = json!({"enabled": true, "organization": ORGANIZATION, "quotas": quotas});
         let made = self
             .put(&format!("{root}/workspaces/{WORKSPACE}"), &workspace)
             .await;

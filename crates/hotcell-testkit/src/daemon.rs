@@ -10,6 +10,7 @@ use hotcell::{
     config::{Config, Overrides},
     handles::Sandboxes,
     serve::{Daemon, Deps, MakeRuntime},
+    switches::Switches,
 };
 use hotcell_core::lease::LeaseLimits;
 use hotcell_runtime::{Runtime, fake::FakeRuntime};
@@ -37,6 +38,8 @@ pub struct Options {
     pub configured_engine: bool,
     /// Where its directory is made; where temporary files are when absent.
     pub parent: Option<PathBuf>,
+    /// What the environment forces.
+    pub switches: Switches,
 }
 
 impl Default for Options {
@@ -52,6 +55,7 @@ impl Default for Options {
             toml: String::new(),
             configured_engine: false,
             parent: None,
+            switches: Switches::default(),
         }
     }
 }
@@ -87,6 +91,7 @@ impl TestDaemon {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             state_dir: Some(dir.path().join("state")),
             run_dir: Some(dir.path().join("run")),
+            switches: options.switches,
             ..Overrides::default()
         };
         let config = Config::parse(&options.toml, &overrides);
@@ -135,6 +140,15 @@ impl TestDaemon {
         meanwhile();
         let daemon = boot(&self.config, &self.deps).await;
         Self { daemon, ..self }
+    }
+
+    /// The same as [`TestDaemon::restart`], in another environment.
+    ///
+    /// # Panics
+    /// When that does not start.
+    pub async fn restart_with(mut self, switches: Switches) -> Self {
+        self.config.switches = switches;
+        self.restart().await
     }
 
     /// Shuts it down.

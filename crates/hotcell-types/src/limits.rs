@@ -401,3 +401,53 @@ pub const MAX_DENIED_PACKETS: usize = 1_024;
 pub const DNS_SOCKET_BUFFER_BYTES: usize = 256 * KIB as usize;
 /// Connections for questions that may wait to be accepted.
 pub const MAX_DNS_TCP_BACKLOG: i32 = 128;
+/// Live sandboxes of one workspace at once, unless an operator says otherwise.
+pub const DEFAULT_MAX_CONCURRENT: u64 = 2;
+/// The longest single job of a workspace, in seconds, unless an operator says otherwise.
+pub const DEFAULT_MAX_JOB_SECONDS: u64 = 3_600;
+/// Bytes of collected files that one workspace may store per UTC day, unless an operator says otherwise.
+pub const DEFAULT_MAX_ARTIFACT_BYTES_PER_DAY: u64 = 1024 * MIB;
+/// New sandboxes of one workspace per rolling hour, unless an operator says otherwise.
+pub const DEFAULT_MAX_JOBS_PER_HOUR: u64 = 60;
+/// The most sandboxes at once, and new ones per hour, that a quota can allow: admissions of the last hour
+/// are remembered one by one.
+pub const MAX_QUOTA_SANDBOXES: u64 = 100_000;
+/// The longest job that a quota can allow, in seconds: thirty days.
+pub const MAX_QUOTA_JOB_SECONDS: u64 = 30 * 24 * 3_600;
+/// The most bytes per day that a quota can allow: one pebibyte.
+pub const MAX_QUOTA_BYTES: u64 = 1 << 50;
+/// Admissions that left the hour and are forgotten with each new one.
+pub const ADMISSIONS_FORGOTTEN_AT_ONCE: u64 = 8;
+
+/// Denials that are remembered; the oldest make place.
+pub const MAX_DENIALS: u64 = 10_000;
+/// Denials that wait to be written down; past it the oldest of them are lost.
+pub const MAX_PENDING_DENIALS: usize = 4_096;
+/// How long a denial waits for others to be written down with it.
+pub const DENIAL_FLUSH_MS: u64 = 500;
+
+/// How long the audit trail goes back: 400 days, a year and a month to look at it.
+pub const AUDIT_RETENTION_MS: u64 = 400 * 24 * 3_600_000;
+/// Rows of the audit trail that are looked at for one page of a filtered listing.
+pub const MAX_AUDIT_ROWS_SCANNED: usize = 100_000;
+/// How often what is past its time is forgotten.
+pub const FORGET_INTERVAL_MS: u64 = 600_000;
+
+/// How long it is taken for granted that the store can be written, once it was.
+pub const STORE_CHECK_MS: u64 = 1_000;
+/// How long a supervisor may take to say how its children are, for whoever asks whether the daemon is ready.
+pub const READY_PATIENCE_MS: u64 = 5_000;
+
+/// The longest idempotency key, in characters.
+pub const MAX_IDEMPOTENCY_KEY_CHARACTERS: usize = 255;
+/// How long an idempotency key is remembered.
+pub const IDEMPOTENCY_RETENTION_MS: u64 = 24 * 3_600_000;
+/// Idempotency keys of one workspace that are remembered at once; past it new ones are refused as busy.
+pub const MAX_IDEMPOTENCY_KEYS_PER_WORKSPACE: u64 = 10_000;
+/// The longest answer that is remembered with an idempotency key, in bytes.
+pub const MAX_IDEMPOTENT_ANSWER_BYTES: usize = 32 * KIB as usize;
+/// Keys past their time that are forgotten with each new one.
+pub const IDEMPOTENCY_KEYS_FORGOTTEN_AT_ONCE: usize = 4;
+
+/// The longest message to the journal or the service manager, in bytes.
+pub const MAX_DATAGRAM_BYTES: usize = 128 * KIB as usize;

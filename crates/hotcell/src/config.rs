@@ -19,6 +19,7 @@ use serde::Deserialize;
 pub use self::network::NetworkConfig;
 pub use self::runtime::{EngineChoice, ImageChoice, RuntimeConfig};
 use self::{profile::ProfileTable, runtime::RuntimeTable};
+use crate::switches::Switches;
 
 /// The largest configuration file that is read, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
@@ -96,6 +97,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Worker threads of the daemon.
     pub worker_threads: usize,
+    /// What the environment forces.
+    pub switches: Switches,
 }
 
 impl Config {
@@ -196,6 +199,8 @@ pub struct Overrides {
     pub agent_binary: Option<PathBuf>,
     /// Over `log.level`.
     pub log_level: Option<String>,
+    /// What the environment forces; there are no keys for it.
+    pub switches: Switches,
 }
 
 #[derive(Deserialize, Default)]
@@ -313,6 +318,7 @@ impl File {
                 .unwrap_or_else(|| "info".into()),
             log_format: self.log.format,
             worker_threads,
+            switches: over.switches,
         })
     }
 }

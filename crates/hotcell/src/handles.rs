@@ -16,11 +16,12 @@ pub use hotcell_core::gate::Denial;
 pub use hotcell_store::StoreError;
 
 use crate::actors::{
+    admission::pass_gate,
     context::Context,
     lease::{AskedBy, LeaseMsg},
     live::{Hold, LiveLease},
     profile::ProfileMsg,
-    workspace::{WorkspaceMsg, pass_gate},
+    workspace::WorkspaceMsg,
 };
 use crate::{
     config::NetworkConfig,
@@ -197,7 +198,7 @@ impl ActiveSandbox {
 /// The sandboxes of this daemon. Cheap to clone.
 #[derive(Clone)]
 pub struct Sandboxes {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
 }
 
 impl Sandboxes {
@@ -226,6 +227,24 @@ impl Sandboxes {
     /// # Errors
     /// See [`AcquireError`].
     pub async fn acquire(&self, caller: &Caller) -> Result<ActiveSandbox, AcquireError> {
+        let (asked, asked_at) = (Instant::now(), self.context.clock.now());
+        let acquired = self.pass_and_acquire(caller).await;
+        let metrics = &self.context.metrics;
+        match &acquired {
+            Ok(active) => {
+                tracing::Span::current().record("lease", active.lease.as_str());
+                if active.fresh {
+                    let is_new = active.hold.lease().record().created_at >= asked_at;
+                    metrics.started(if is_new { "cold" } else { "wake" }, asked.elapsed());
+                }
+            }
+            Err(error) if Self::is_failed_start(error) => metrics.start_failed(),
+            Err(_) => {}
+        }
+        self.recorded(caller, acquired)
+    }
+
+    async fn pass_and_acquire(&self, caller: &Caller) -> Result<ActiveSandbox, AcquireError> {
         let context = &*self.context;
         if context.is_leaving() {
             return Err(AcquireError::ShuttingDown);
@@ -233,7 +252,7 @@ impl Sandboxes {
         // Every call passes it, since a switch may have been turned off a moment ago.
         context
             .store
-            .read_now(|view| pass_gate(view, caller, &context.profile.id))
+            .read_now(|view| pass_gate(context, view, caller))
             .map_err(AcquireError::Store)?
             .map_err(AcquireError::Denied)?;
         if let Some(live) = context.live.get(&caller.workspace, &caller.chat)
@@ -388,9 +407,7 @@ impl Sandboxes {
     /// # Errors
     /// When the role is too weak, or the store fails.
     pub async fn end(&self, caller: &Caller) -> Result<Option<LeaseView>, AcquireError> {
-        if !caller.role.may_run_code() {
-            return Err(AcquireError::Denied(Denial::Role));
-        }
+        self.needs_editor(caller)?;
         let context = &self.context;
         if let Some(live) = context.live.get(&caller.workspace, &caller.chat) {
             let asked_by = || {
@@ -422,11 +439,11 @@ impl Sandboxes {
     /// What `/readyz` says.
     pub async fn ready(&self) -> Vec<Component> {
         let context = &self.context;
-        let store = context.store.read_now(|view| view.deployment());
+        let store = context.store_check.check(context).await;
         let mut components = vec![Component {
             name: "store".into(),
             ok: store.is_ok(),
-            detail: store.err().map(|error| error.to_string()),
+            detail: store.err(),
         }];
         let profile = &context.profile;
         let view = profile.view();

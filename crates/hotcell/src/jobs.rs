@@ -15,16 +15,16 @@ use hotcell_core::{
     model::{Actor, AuditRow, EndReason, LeaseState},
 };
 use hotcell_runtime::{OutputStream, Sandbox, SandboxError};
-use hotcell_store::{StoreError, Tx};
+use hotcell_store::StoreError;
 use hotcell_types::{ChatId, JobId, LeaseId, RequestId, WorkspaceId, limits};
 use tokio::time::Instant;
 
 use crate::{
     actors::{
+        admission::pass_job_gate,
         context::Context,
         jobs::{Ending, JobBook, StartInFlight, fetch_tails, settle},
         live::LiveLease,
-        workspace::pass_gate,
     },
     handles::{AcquireError, ActiveSandbox, Caller, Denial, Sandboxes},
 };
@@ -87,11 +87,9 @@ pub struct Jobs {
     sandboxes: Sandboxes,
 }
 
-/// The place where a workspace's quota on jobs is checked, inside the change that writes the
-/// intent down. The longest that a job of the workspace may run, in milliseconds, when it has a
-/// limit of its own.
-fn workspace_ceiling_ms(_tx: &Tx<'_>, _workspace: &WorkspaceId) -> Result<Option<u64>, StoreError> {
-    Ok(None)
+/// What a job asks of its workspace's quota: one that asks for nothing gets what there is.
+fn seconds(asked_ms: Option<u64>) -> u64 {
+    asked_ms.map_or(0, |asked_ms| asked_ms.div_ceil(1_000))
 }
 
 impl Jobs {
@@ -118,10 +116,22 @@ impl Jobs {
         if asked_ms.is_some_and(|asked_ms| asked_ms > ceiling_ms) {
             return Err(JobError::TooLong { ceiling_ms });
         }
+        // Before there is a sandbox for it; what counts is asked again where it is written down.
+        let seconds = seconds(asked_ms);
+        let passed = context
+            .store
+            .read_now(|view| pass_job_gate(context, view, caller, seconds))?;
+        passed.map_err(|denial| self.denied(caller, denial))?;
         let active = self.sandboxes.acquire(caller).await?;
         let id = JobId::from_bits(context.ids.bits());
         let in_flight = StartInFlight::new(context, id.clone());
-        let record = self.intend(caller, &active, id, asked_ms).await?;
+        let record =
+            self.intend(caller, &active, id, asked_ms)
+                .await
+                .map_err(|error| match error {
+                    JobError::Acquire(AcquireError::Denied(denial)) => self.denied(caller, denial),
+                    error => error,
+                })?;
         let request = JobRequest {
             job: record.id.clone(),
             command: Command::Shell(command),
@@ -162,6 +172,12 @@ impl Jobs {
         })
     }
 
+    /// Keeps a refusal for the operator.
+    fn denied(&self, caller: &Caller, denial: Denial) -> JobError {
+        self.sandboxes.record_denial(caller, denial);
+        AcquireError::Denied(denial).into()
+    }
+
     /// Writes the intent down, if the gate lets it through.
     async fn intend(
         &self,
@@ -170,14 +186,13 @@ impl Jobs {
         id: JobId,
         asked_ms: Option<u64>,
     ) -> Result<JobRecord, JobError> {
-        let context = &self.context;
+        let context = Arc::clone(&self.context);
         let (caller, lease, now) = (caller.clone(), active.lease.clone(), context.clock.now());
-        let (profile, profile_ms) = (context.profile.id.clone(), context.allowed.max_job_ms);
-        context
-            .store
+        let store = context.store.clone();
+        store
             .write::<_, JobError, _>(move |tx| {
-                pass_gate(tx, &caller, &profile)??;
-                let workspace_ms = workspace_ceiling_ms(tx, &caller.workspace)?;
+                pass_job_gate(&context, tx, &caller, seconds(asked_ms))??;
+                let workspace_ms = tx.quotas(&caller.workspace)?.max_job_seconds * 1_000;
                 // The end of its lease, which would take it along, may just have been written.
                 let held = tx.lease(&lease)?;
                 let lives = |state| matches!(state, LeaseState::Starting | LeaseState::Running);
@@ -194,7 +209,7 @@ impl Jobs {
                     user: caller.user.clone(),
                     lease: lease.clone(),
                     state: JobState::Starting,
-                    max_ms: job::ceiling_ms(asked_ms, profile_ms, workspace_ms),
+                    max_ms: job::ceiling_ms(asked_ms, context.allowed.max_job_ms, workspace_ms),
                     created_at: now,
                     ended_at: None,
                     exit_code: None,

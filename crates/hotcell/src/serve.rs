@@ -34,9 +34,11 @@ use crate::{
     erase::Eraser,
     handles::Sandboxes,
     http::{
-        App, Calls, Connections, ListenError, NonceLogError, Nonces, OperatorToken, OutputStore,
-        Sweeper, UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
+        App, Calls, Connections, Idempotency, ListenError, NonceLogError, Nonces, OperatorToken,
+        OutputStore, Sweeper, UploadStore, boot_id, local_router, public_router, serve_tcp,
+        serve_unix,
     },
+    upkeep,
     volumes::Volumes,
 };
 
@@ -194,6 +196,7 @@ impl Daemon {
             max_sandboxes: config.max_sandboxes,
             image: config.runtime.image.clone(),
             egress: egress(config, deps),
+            switches: config.switches,
             open: open_runtime(config, deps, store.installation()),
         })
         .await?;
@@ -212,6 +215,7 @@ impl Daemon {
             eraser: eraser.clone(),
             uploads: UploadStore::new(volumes, &tmp, config.profile.inputs),
             calls: calls.clone(),
+            idempotency: Idempotency::new(&*deps.ids),
             nonces,
             operator_token: token,
             clock: Arc::clone(&deps.clock),
@@ -222,7 +226,12 @@ impl Daemon {
             Err(error) => Err(error.into()),
         };
         match listening {
-            Ok((addr, listeners, stopping)) => {
+            Ok((addr, mut listeners, stopping)) => {
+                listeners.spawn(upkeep::run(
+                    store.clone(),
+                    Arc::clone(&deps.clock),
+                    stopping.clone(),
+                ));
                 tracing::info!(%addr, "hotcell serves");
                 Ok(Self {
                     addr,

@@ -3,10 +3,12 @@
 mod damage;
 mod disk;
 mod group;
+mod idempotency;
 mod jobs;
 mod migration;
 mod policies;
 mod property;
+mod quota;
 mod rules;
 mod shapes;
 

@@ -4,22 +4,26 @@
 //! new version of its DTO; then write the file anew with `HOTCELL_BLESS=1` and look at what changed:
 //! examples of released versions must stay.
 
+use hotcell_core::gate::{DenialRecord, QuotaSettings, QuotaValue};
 use hotcell_core::model::{
     Actor, AuditRow, Credential, CredentialSecret, Deployment, EndReason, LeaseRecord,
     Organization, OutputRecord, Workspace,
 };
-use hotcell_types::{CredentialId, InstallationId, UnixMillis};
+use hotcell_types::{CredentialId, InstallationId, ResourceClass, Role, UnixMillis};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{CountedIds, audit_row, credential, key, lease, organization, output, workspace};
 use crate::{
+    denials::DenialDto,
     dto::{
         AuditDto, ClassV1, CredentialDto, DeploymentDto, Keyed, LeaseDto, LeaseStateV1,
         OrganizationDto, OutputDto, WorkspaceDto,
     },
+    idempotency::{IdempotencyDto, StateV1},
     key::Vault,
     meta::{InstallationDto, MasterDto, SchemaRow},
+    quota::{AdmissionHead, AdmissionHeadDto, QuotasDto},
     tables::Table,
 };
 
@@ -63,6 +67,30 @@ fn actors() -> Vec<Actor> {
         Actor::LocalOperator,
         Actor::Backend(CredentialId::from_bits(1)),
         Actor::System,
+    ]
+}
+
+fn denials() -> Vec<(&'static str, DenialRecord)> {
+    let record = |role, limit| DenialRecord {
+        at: UnixMillis(1),
+        organization: "o1".parse().unwrap(),
+        workspace: "w1".parse().unwrap(),
+        chat: "c1".parse().unwrap(),
+        user: "u1".parse().unwrap(),
+        role,
+        name: "role".to_owned(),
+        limit,
+        request: None,
+    };
+    vec![
+        ("viewer", record(Role::Viewer, None)),
+        ("editor", record(Role::Editor, Some(QuotaValue::Count(1)))),
+        ("admin", record(Role::Admin, Some(QuotaValue::Bytes(2)))),
+        ("owner", record(Role::Owner, Some(QuotaValue::Seconds(3)))),
+        (
+            "class",
+            record(Role::Owner, Some(QuotaValue::Class(ResourceClass::Small))),
+        ),
     ]
 }
 
@@ -133,6 +161,42 @@ fn present() -> Value {
     }
     super::jobs::shapes(&mut |name, value| shapes.add(name, value));
     shapes.add(
+        "quotas",
+        QuotasDto::from(&QuotaSettings {
+            max_concurrent: Some(1),
+            max_resource_class: Some(ResourceClass::Large),
+            max_job_seconds: Some(2),
+            max_artifact_bytes_per_day: Some(3),
+            max_jobs_per_hour: Some(4),
+        }),
+    );
+    shapes.add("quotas none", QuotasDto::from(&QuotaSettings::default()));
+    shapes.add(
+        "admission_heads",
+        AdmissionHeadDto::V1(AdmissionHead {
+            first: 1,
+            next: 2,
+            latest: UnixMillis(3),
+            corrected_before: 4,
+            corrected_to: UnixMillis(5),
+        }),
+    );
+    for (name, record) in denials() {
+        shapes.add(&format!("denials {name}"), DenialDto::from(&record));
+    }
+    for (name, state) in [
+        ("begun", StateV1::Begun { by: "b".to_owned() }),
+        ("acting", StateV1::Acting { by: "b".to_owned() }),
+        ("done", StateV1::Done { answer: None }),
+    ] {
+        let dto = IdempotencyDto::V1 {
+            at: UnixMillis(1),
+            fingerprint: "00".to_owned(),
+            state,
+        };
+        shapes.add(&format!("idempotency_keys {name}"), dto);
+    }
+    shapes.add(
         "tables",
         json!(
             Table::ALL
@@ -194,6 +258,10 @@ fn every_shape_of_the_snapshot_is_still_read() {
             "outputs" => round_trip::<OutputDto>(value),
             "audit" => round_trip::<AuditDto>(value),
             "jobs" | "job_tails" | "deletions" => super::jobs::is_read(name, value),
+            "quotas" => round_trip::<QuotasDto>(value),
+            "admission_heads" => round_trip::<AdmissionHeadDto>(value),
+            "denials" => round_trip::<DenialDto>(value),
+            "idempotency_keys" => round_trip::<IdempotencyDto>(value),
             "tables" => {}
             other => panic!("nothing reads {other}"),
         }
@@ -232,6 +300,9 @@ fn dtos_give_back_what_was_put_in() {
             ..audit_row("x")
         };
         assert_eq!(AuditRow::from(AuditDto::from(&row)), row);
+    }
+    for (_, record) in denials() {
+        assert_eq!(DenialRecord::from(DenialDto::from(&record)), record);
     }
     let vault = Vault::new(&key());
     let credential = Credential {

@@ -28,8 +28,12 @@ use super::{
 };
 use crate::{
     config::ImageChoice,
+    denials::Denials,
     egress::{EgressParts, Journal},
     handles::Sandboxes,
+    metrics::Metrics,
+    store_check::StoreCheck,
+    switches::Switches,
     volumes::Volumes,
 };
 
@@ -53,6 +57,8 @@ pub struct Parts {
     pub image: ImageChoice,
     /// What filters are made with.
     pub egress: EgressParts,
+    /// What the environment forces.
+    pub switches: Switches,
     /// Opens the engine of the profile `default`.
     pub open: OpenRuntime,
 }
@@ -97,8 +103,20 @@ impl Appliance {
     pub async fn start(parts: Parts) -> Result<Self, BootError> {
         let journal = Arc::new(Journal::new(Arc::clone(&parts.clock)));
         let egress = Egress::new(parts.egress, journal, &parts.store.installation());
+        let metrics = Metrics::default();
+        let of_store = metrics.clone();
+        let observe = move |took, worked| of_store.committed(took, worked);
+        parts.store.observe_commits(Box::new(observe));
         let context = Arc::new(Context {
             egress,
+            switches: parts.switches,
+            denials: Denials::new(
+                parts.store.clone(),
+                Arc::clone(&parts.clock),
+                metrics.clone(),
+            ),
+            metrics,
+            store_check: StoreCheck::default(),
             store: parts.store,
             clock: parts.clock,
             ids: parts.ids,
@@ -141,6 +159,9 @@ impl Appliance {
         self.leave();
         self.context.jobs.stop().await;
         self.context.crew.stop().await;
+        if let Err(error) = self.context.denials.flush().await {
+            tracing::warn!(%error, "the last denials cannot be written down");
+        }
     }
 
     async fn take_over(&self) -> Result<(), BootError> {

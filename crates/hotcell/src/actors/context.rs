@@ -12,7 +12,10 @@ use hotcell_types::{Clock, IdSource};
 use super::{
     crew::Crew, egress::Egress, jobs::JobBook, live::Live, profile::Profile, sweep::FinalSweep,
 };
-use crate::volumes::Volumes;
+use crate::{
+    denials::Denials, metrics::Metrics, store_check::StoreCheck, switches::Switches,
+    volumes::Volumes,
+};
 
 /// What every actor needs. Made once, shared by all.
 pub(crate) struct Context {
@@ -30,6 +33,10 @@ pub(crate) struct Context {
     /// The one profile of the configuration, `default`.
     pub(crate) profile: Profile,
     pub(crate) egress: Egress,
+    pub(crate) switches: Switches,
+    pub(crate) denials: Denials,
+    pub(crate) store_check: StoreCheck,
+    pub(crate) metrics: Metrics,
     pub(crate) live: Live,
     pub(crate) crew: Crew,
     pub(crate) leaving: AtomicBool,

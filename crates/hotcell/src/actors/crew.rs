@@ -272,15 +272,31 @@ impl Crew {
         lock(&self.workspaces).remove(workspace);
     }
 
-    /// The children of one supervisor.
-    async fn children(handle: &SupervisorHandle) -> Vec<ChildStatus> {
-        handle.status().await.unwrap_or_default()
+    /// Whether the root supervisor answers. Waits for it.
+    pub(crate) async fn round_trip(&self) -> bool {
+        match self.tree() {
+            Ok(tree) => tree.root.status().await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// The children of one supervisor; an error when it does not say.
+    async fn children(handle: &SupervisorHandle) -> Result<Vec<ChildStatus>, String> {
+        let limit = std::time::Duration::from_millis(limits::READY_PATIENCE_MS);
+        match tokio::time::timeout(limit, handle.status()).await {
+            Ok(answered) => answered.map_err(|error| error.to_string()),
+            Err(_) => Err("it does not answer".to_owned()),
+        }
     }
 
     /// Every child that is faulted: its supervisor, its id and the reason.
     pub(crate) async fn faulted(&self) -> Vec<(&'static str, String, String)> {
         let Ok(tree) = self.tree() else {
-            return Vec::new();
+            return vec![(
+                "root",
+                "supervisor".to_owned(),
+                "it does not run".to_owned(),
+            )];
         };
         let mut faulted = Vec::new();
         for (name, handle) in [
@@ -290,7 +306,14 @@ impl Crew {
             ("workspaces", &tree.workspaces),
             ("leases", &tree.leases),
         ] {
-            for child in Self::children(handle).await {
+            let children = match Self::children(handle).await {
+                Ok(children) => children,
+                Err(reason) => {
+                    faulted.push((name, "supervisor".to_owned(), reason));
+                    continue;
+                }
+            };
+            for child in children {
                 if let Some(reason) = child.fault() {
                     faulted.push((name, child.id.clone(), reason.to_owned()));
                 }

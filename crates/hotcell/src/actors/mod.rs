@@ -10,6 +10,7 @@
 //! others need to see of an actor it puts into shared state ([`live`], [`profile`]), so that the
 //! way of a call to a running sandbox crosses no mailbox.
 
+pub(crate) mod admission;
 mod boot;
 pub(crate) mod context;
 pub(crate) mod crew;
@@ -24,5 +25,6 @@ mod tests;
 pub(crate) mod workspace;
 
 pub use boot::{Appliance, BootError, Parts, default_profile};
+pub(crate) use live::lock;
 pub use profile::OpenRuntime;
 pub use sweep::FinalSweep;

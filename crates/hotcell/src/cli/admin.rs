@@ -24,6 +24,14 @@ pub(super) fn status(settings: &Settings, as_json: bool) -> Result<(), Exit> {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let is_ready = readiness["ready"].as_bool() == Some(true);
     say(if is_ready { "ready" } else { "NOT ready" })?;
+    if deployment["forced_off"].as_bool() == Some(true) {
+        say("code execution is forced off by the server's environment (HOTCELL_ENABLED)")?;
+    }
+    if deployment["config_locked"].as_bool() == Some(true) {
+        say(
+            "profiles and settings are locked by the server's environment (HOTCELL_CONFIG_LOCKED)",
+        )?;
+    }
     if deployment["enabled"].as_bool() != Some(true) {
         say("the deployment's switch is off: `hotcell deployment enable` turns it on")?;
     }

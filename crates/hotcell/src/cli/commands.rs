@@ -124,6 +124,20 @@ impl OrganizationCommand {
     }
 }
 
+/// What `--quota` takes. Names and ranges are the daemon's to check.
+fn quota(text: &str) -> Result<(String, Value), String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("it must be NAME=VALUE, such as max_concurrent=5")?;
+    let value = match value {
+        "default" => Value::Null,
+        value => value
+            .parse::<u64>()
+            .map_or_else(|_| value.to_ascii_uppercase().into(), Value::from),
+    };
+    Ok((name.to_owned(), value))
+}
+
 #[derive(Subcommand)]
 pub(super) enum WorkspaceCommand {
     /// Lists the workspaces.
@@ -140,6 +154,16 @@ pub(super) enum WorkspaceCommand {
         organization: Option<OrganizationId>,
         #[command(flatten)]
         switch: Switch,
+        /// A quota, such as max_concurrent=5 or max_resource_class=MEDIUM; NAME=default resets it.
+        #[arg(long = "quota", value_name = "NAME=VALUE", value_parser = quota)]
+        quotas: Vec<(String, Value)>,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Shows what one uses of its quotas.
+    Usage {
+        /// Its id.
+        id: WorkspaceId,
         #[command(flatten)]
         settings: Settings,
     },
@@ -182,15 +206,23 @@ impl WorkspaceCommand {
                 id,
                 organization,
                 switch,
+                quotas,
                 settings,
             } => {
                 let mut body = switch.body();
+                if !quotas.is_empty() {
+                    body.insert("quotas".into(), Map::from_iter(quotas).into());
+                }
                 if let Some(organization) = organization {
                     body.insert("organization".into(), organization.as_str().into());
                 }
                 let body = Value::Object(body);
                 let path = format!("{root}/{id}");
                 show(&Local::new(&settings)?.ask(Method::PUT, &path, Some(&body))?)
+            }
+            Self::Usage { id, settings } => {
+                let path = format!("{root}/{id}/usage");
+                show(&Local::new(&settings)?.ask(Method::GET, &path, None)?)
             }
             Self::Remove { id, settings } => {
                 let path = format!("{root}/{id}");

@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod image;
 mod local;
+mod look;
 mod sandbox;
 mod serve;
 
@@ -12,7 +13,10 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Config, ConfigError, Overrides};
+use crate::{
+    config::{Config, ConfigError, Overrides},
+    switches::Switches,
+};
 
 pub use exit::Exit;
 
@@ -58,6 +62,7 @@ impl Settings {
             run_dir: self.run_dir.clone(),
             agent_binary,
             log_level: self.log_level.clone(),
+            switches: Switches::from_env()?,
         };
         Config::load(self.config.as_deref(), &overrides)
     }
@@ -98,6 +103,12 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Lists the live leases of the running daemon.
+    Leases(look::Leases),
+    /// Lists what the gate refused lately.
+    Denials(look::Denials),
+    /// Reads the audit trail.
+    Audit(look::Audit),
     /// The switch for the whole deployment.
     #[command(subcommand)]
     Deployment(commands::DeploymentCommand),
@@ -128,6 +139,9 @@ pub fn main() -> ExitCode {
         Command::CheckConfig { settings } => check_config(&settings),
         Command::Openapi => openapi(),
         Command::Status { settings, json } => admin::status(&settings, json),
+        Command::Leases(leases) => leases.run(),
+        Command::Denials(denials) => denials.run(),
+        Command::Audit(audit) => audit.run(),
         Command::Deployment(command) => command.run(),
         Command::Organization(command) => command.run(),
         Command::Workspace(command) => command.run(),

@@ -3,12 +3,13 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 use super::{Exit, Settings, exit::say};
 use crate::{
     config::{Config, LogFormat},
     serve::{Daemon, Deps},
+    service::{Journal, Notifier, is_journal},
 };
 
 pub(super) fn run(
@@ -34,10 +35,22 @@ async fn serve(config: Config) -> Result<(), Exit> {
     let daemon = Box::pin(Daemon::start(config, Deps::default())).await?;
     // For whoever started it with port 0.
     say(&format!("listening on http://{}", daemon.addr()))?;
+    let service = Notifier::from_env();
+    service.ready(&format!("serving on http://{}", daemon.addr()));
+    let sandboxes = daemon.sandboxes();
+    let watched = async {
+        service
+            .keep_alive(async |ms| sandboxes.is_alive(ms).await)
+            .await;
+        // Nobody watches.
+        std::future::pending::<()>().await;
+    };
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = watched => {}
     }
+    service.stopping();
     tokio::select! {
         () = daemon.shutdown() => Ok(()),
         _ = terminate.recv() => Err(Exit::words("told twice to stop: it did not wait")),
@@ -48,6 +61,16 @@ async fn serve(config: Config) -> Result<(), Exit> {
 fn log(config: &Config) -> Result<(), Exit> {
     let filter = EnvFilter::try_new(&config.log_level)
         .map_err(|error| Exit::words(format!("the log filter is not valid: {error}")))?;
+    if config.log_format == LogFormat::Text
+        && is_journal()
+        && let Ok(journal) = Journal::open()
+    {
+        let result = tracing_subscriber::registry()
+            .with(filter)
+            .with(journal)
+            .try_init();
+        return result.map_err(|error| Exit::words(error.to_string()));
+    }
     let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let result = match config.log_format {
         LogFormat::Text => builder.with_ansi(false).try_init(),

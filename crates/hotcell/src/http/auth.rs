@@ -185,20 +185,24 @@ pub(super) async fn signed(State(app): State<Arc<App>>, request: Request, next: 
     }
 }
 
+/// Whether the operator token comes with a request.
+pub(super) fn has_operator_token(app: &App, headers: &HeaderMap) -> bool {
+    let given = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map_or("", |(_, token)| token.trim());
+    app.operator_token.is(given)
+}
+
 /// Lets requests with the operator token through.
 pub(super) async fn operator(
     State(app): State<Arc<App>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let given = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map_or("", |(_, token)| token.trim());
-    if !app.operator_token.is(given) {
+    if !has_operator_token(&app, request.headers()) {
         return ApiError::new(
             ErrorCode::OperatorTokenRequired,
             "Send the operator token: Authorization: Bearer and the token.",

@@ -18,6 +18,7 @@ use hotcell_api::{
     files::{Output, PresentFilesResult, Skipped},
 };
 use hotcell_core::{
+    gate::Denial,
     model::{Actor, AuditRow, OutputRecord},
     profile::OutputLimits,
 };
@@ -33,9 +34,11 @@ use tokio::time::Instant;
 
 use super::{
     App, calls,
-    error::ApiError,
+    error::{ApiError, denied},
+    idempotency::{Finisher, Ticket},
     media::media_type,
     outputs::{Draft, OutputStore},
+    outputs_quota::{self, NotStored},
     view,
 };
 use crate::handles::Caller;
@@ -258,9 +261,24 @@ pub(super) async fn collect(
     app: Arc<App>,
     caller: Caller,
     paths: Vec<String>,
+    ticket: Option<Ticket>,
 ) -> Result<PresentFilesResult, ApiError> {
-    let active = app.sandboxes.acquire(&caller).await?;
-    let shelf = Shelf::of(&app);
+    let collected = collect_once(&app, &caller, paths, ticket.as_ref()).await;
+    if let (Some(ticket), Err(_)) = (&ticket, &collected) {
+        ticket.release().await;
+    }
+    collected
+}
+
+async fn collect_once(
+    app: &Arc<App>,
+    caller: &Caller,
+    paths: Vec<String>,
+    ticket: Option<&Ticket>,
+) -> Result<PresentFilesResult, ApiError> {
+    let active = app.sandboxes.acquire(caller).await?;
+    outputs_quota::room_today(app, caller)?;
+    let shelf = Shelf::of(app);
     let mut collection = Collection::new(&shelf, &*active.sandbox);
     let mut skipped = Vec::new();
     for path in paths {
@@ -275,28 +293,60 @@ pub(super) async fn collect(
     }
     let files = collection.files;
     let owner = Owner {
-        workspace: caller.workspace,
-        chat: caller.chat,
-        user: caller.user,
+        workspace: caller.workspace.clone(),
+        chat: caller.chat.clone(),
+        user: caller.user.clone(),
         lease: active.lease.clone(),
-        actor: caller.actor,
+        actor: caller.actor.clone(),
         request: Some(caller.request.to_string()),
     };
     drop(active);
-    let records = store(&shelf, &owner, files).await?;
-    let outputs = records.iter().map(view::output).collect();
-    Ok(shortened(outputs, skipped, shelf.limits.characters))
+    let limit = shelf.limits.characters;
+    if files.is_empty() {
+        let answer = shortened(Vec::new(), skipped, limit);
+        if let Some(ticket) = ticket {
+            ticket.finish(answer_text(&answer)).await;
+        }
+        return Ok(answer);
+    }
+    let mut answer = PresentFilesResult {
+        outputs: Vec::new(),
+        skipped: Vec::new(),
+    };
+    let sealed = |records: &[OutputRecord]| {
+        let outputs = records.iter().map(view::output).collect();
+        answer = shortened(outputs, skipped, limit);
+        ticket.map(|ticket| (ticket.finisher(), answer_text(&answer)))
+    };
+    match store(&shelf, &owner, files, sealed).await {
+        Ok(_) => Ok(answer),
+        Err(NotKept::Denied(denial)) => {
+            app.sandboxes.record_denial(caller, denial);
+            Err(denied(denial))
+        }
+        Err(NotKept::Failed(error)) => Err(error),
+    }
 }
 
-/// Puts collected files on the shelf, all or none.
+/// Why collected files are not on the shelf.
+pub(super) enum NotKept {
+    /// The day's bytes are used up.
+    Denied(Denial),
+    /// The disk or the store refused.
+    Failed(ApiError),
+}
+
+/// Puts collected files on the shelf, all or none. What `sealed` makes of their records is written
+/// with them.
 ///
 /// # Errors
-/// The disk or the store refuses. Then nothing is left of them.
+/// See [`NotKept`]. Then nothing is left of them.
 pub(super) async fn store(
     shelf: &Shelf,
     owner: &Owner,
     files: Vec<Collected>,
-) -> Result<Vec<OutputRecord>, ApiError> {
+    sealed: impl FnOnce(&[OutputRecord]) -> Option<(Finisher, String)>,
+) -> Result<Vec<OutputRecord>, NotKept> {
     if files.is_empty() {
         return Ok(Vec::new());
     }
@@ -338,7 +388,7 @@ pub(super) async fn store(
         Ok(())
     })
     .await
-    .map_err(|error| ApiError::disk("collected files cannot be stored", &error))?;
+    .map_err(|error| NotKept::Failed(ApiError::disk("collected files cannot be stored", &error)))?;
 
     let audit = AuditRow {
         at: now,
@@ -348,21 +398,28 @@ pub(super) async fn store(
         fields: records.iter().map(|record| record.id.to_string()).collect(),
         request: owner.request.clone(),
     };
+    let finish = sealed(&records);
     let written = records.clone();
-    let result: Result<(), StoreError> = shelf
+    let result: Result<(), NotStored> = shelf
         .store
         .write(move |tx| {
             for record in &written {
                 tx.put_output(record)?;
             }
+            outputs_quota::take(tx, &written, now)?;
             tx.audit(audit)?;
+            if let Some((finisher, answer)) = finish {
+                finisher.finish(tx, answer)?;
+            }
             Ok(())
         })
         .await;
     match result {
         Ok(()) => Ok(records),
         // The records may be there after all: the next start's sweep sees.
-        Err(error @ StoreError::Unconfirmed(_)) => Err(error.into()),
+        Err(NotStored::Store(error @ StoreError::Unconfirmed(_))) => {
+            Err(NotKept::Failed(error.into()))
+        }
         Err(error) => {
             let outputs = shelf.outputs.clone();
             let ids: Vec<OutputId> = records.into_iter().map(|record| record.id).collect();
@@ -372,15 +429,24 @@ pub(super) async fn store(
             })
             .await;
             Err(match error {
-                StoreError::LimitReached { limit, .. } => ApiError::new(
-                    ErrorCode::Conflict,
-                    format!("A chat may have {limit} collected files. Begin a new chat."),
-                )
-                .with_limit(limit),
-                error => error.into(),
+                NotStored::Denied(denial) => NotKept::Denied(denial),
+                NotStored::Store(StoreError::LimitReached { limit, .. }) => NotKept::Failed(
+                    ApiError::new(
+                        ErrorCode::Conflict,
+                        format!("A chat may have {limit} collected files. Begin a new chat."),
+                    )
+                    .with_limit(limit),
+                ),
+                NotStored::Store(error) => NotKept::Failed(error.into()),
             })
         }
     }
+}
+
+/// The answer as it is kept with an idempotency key.
+fn answer_text(result: &PresentFilesResult) -> String {
+    // Strings and numbers always serialize.
+    serde_json::to_string(result).unwrap_or_default()
 }
 
 fn characters(text: &str) -> usize {

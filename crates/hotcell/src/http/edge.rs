@@ -35,6 +35,7 @@ pub(super) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         request_id = %id,
         workspace = tracing::field::Empty,
         chat = tracing::field::Empty,
+        lease = tracing::field::Empty,
     );
     let started = tokio::time::Instant::now();
     let mut request = LingeringBody::wrap(request);
@@ -52,6 +53,8 @@ pub(super) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         });
     let response = written_out(response, &id, &method);
     let latency_ms = started.elapsed().as_millis() as u64;
+    let metrics = app.sandboxes.metrics();
+    metrics.answered(&method, response.status().as_u16());
     let _entered = span.enter();
     tracing::info!(%method, path, status = response.status().as_u16(), latency_ms, "answered");
     response

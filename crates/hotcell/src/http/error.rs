@@ -6,7 +6,7 @@
 use axum::response::{IntoResponse, Response};
 use hotcell_agent_proto::AgentErrorCode;
 use hotcell_api::{ErrorCode, Problem};
-use hotcell_core::model::EndReason;
+use hotcell_core::{gate::QuotaValue, model::EndReason};
 use hotcell_runtime::{RuntimeError, SandboxError};
 use hotcell_store::StoreError;
 use hotcell_types::CallId;
@@ -107,6 +107,14 @@ impl ApiError {
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
+    }
+
+    /// A problem that was told before.
+    pub(super) fn from_problem(problem: Problem) -> Self {
+        Self {
+            problem: Box::new(problem),
+            headers: Vec::new(),
+        }
     }
 
     /// The problem, without a request id.
@@ -279,7 +287,24 @@ pub(super) fn denied(denial: Denial) -> ApiError {
     }
     let mut refused = ApiError::new(ErrorCode::Denied, format!("{sentence}."));
     refused.problem.denial = Some(denial.name().to_owned());
-    refused
+    let Some(exceeded) = denial.exceeded() else {
+        return refused;
+    };
+    match exceeded.limit {
+        QuotaValue::Count(limit) | QuotaValue::Seconds(limit) => {
+            refused.problem.limit = Some(limit);
+        }
+        QuotaValue::Bytes(limit) => refused.problem.limit_bytes = Some(limit),
+        QuotaValue::Class(class) => refused.problem.limit_class = Some(class),
+    }
+    match exceeded.frees_after_ms {
+        // Rounded up: whoever comes back then must not be a moment too early.
+        Some(after_ms) => {
+            let seconds = after_ms.div_ceil(1_000).max(1);
+            refused.with_header(header::RETRY_AFTER, HeaderValue::from(seconds))
+        }
+        None => refused,
+    }
 }
 
 pub(super) fn runtime_failed(error: &RuntimeError) -> ApiError {

@@ -23,7 +23,7 @@ use hotcell_types::{
 };
 
 use super::{
-    collect::{self, Collection, Failure, Owner, Refusal, Shelf},
+    collect::{self, Collection, Failure, NotKept, Owner, Refusal, Shelf},
     outputs::OutputStore,
 };
 use crate::FinalSweep;
@@ -115,9 +115,13 @@ impl FinalSweep for Sweeper {
             actor: Actor::System,
             request: None,
         };
-        match collect::store(&self.shelf, &owner, collection.files).await {
+        match collect::store(&self.shelf, &owner, collection.files, |_| None).await {
             Ok(records) => records.len(),
-            Err(error) => {
+            Err(NotKept::Denied(denial)) => {
+                tracing::warn!(lease = %lease.id, denial = denial.name(), "what was collected cannot be kept");
+                0
+            }
+            Err(NotKept::Failed(error)) => {
                 tracing::warn!(lease = %lease.id, code = error.code().as_str(), "what was collected cannot be kept");
                 0
             }

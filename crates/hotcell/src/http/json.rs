@@ -136,6 +136,15 @@ pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
     }
 }
 
+/// 200 with JSON that was written before.
+pub(super) fn json_text(text: String) -> Result<Response, ApiError> {
+    let head = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    Ok((head, text).into_response())
+}
+
 /// 200 with JSON.
 pub(super) fn ok<T: Serialize>(value: &T) -> Response {
     json(StatusCode::OK, value)

@@ -23,12 +23,16 @@ mod error;
 mod files;
 mod final_sweep;
 mod health;
+mod idempotency;
 mod json;
 mod listen;
 mod media;
+mod metrics;
 mod nonces;
 mod openapi;
 mod outputs;
+mod outputs_quota;
+mod quota_view;
 mod range;
 mod scope;
 mod text;
@@ -39,7 +43,7 @@ mod view;
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{Request, State},
     middleware,
     response::{IntoResponse, Response},
@@ -56,6 +60,7 @@ pub use calls::Calls;
 pub use edge::REQUEST_ID_HEADER;
 pub use error::ApiError;
 pub use final_sweep::Sweeper;
+pub use idempotency::Idempotency;
 pub use listen::{Connections, ListenError, serve_tcp, serve_unix};
 pub use nonces::{NonceLogError, Nonces, boot_id};
 pub use openapi::openapi;
@@ -80,6 +85,8 @@ pub struct App {
     pub eraser: Eraser,
     /// The `bash` calls, running and lately finished.
     pub calls: Calls,
+    /// The requests that came with an idempotency key.
+    pub idempotency: Idempotency,
     /// The nonces that were used.
     pub nonces: Nonces,
     /// The operator's token.
@@ -116,6 +123,10 @@ fn admin_router(app: &Arc<App>) -> Router {
         .0
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(
+            app.clone(),
+            admin::refuse_when_locked,
+        ))
         .with_state(app.clone())
 }
 
@@ -127,9 +138,13 @@ struct Surfaces {
 }
 
 fn around(app: Arc<App>, signed: Option<Router>, admin: Router) -> Router {
+    // Only the local socket has no signed routes.
+    let sees_workspaces = signed.is_none();
     let open = health::routes()
+        .merge(metrics::routes())
         .split_for_parts()
         .0
+        .layer(Extension(metrics::SeesWorkspaces(sees_workspaces)))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app.clone());

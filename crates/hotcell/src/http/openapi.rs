@@ -10,7 +10,7 @@ use utoipa::{
     },
 };
 
-use super::{admin, health, v1};
+use super::{admin, health, metrics, v1};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -92,5 +92,6 @@ pub fn openapi() -> OpenApi {
     document.merge(v1::routes().into_openapi());
     document.merge(admin::routes().into_openapi());
     document.merge(health::routes().into_openapi());
+    document.merge(metrics::routes().into_openapi());
     document
 }

@@ -8,16 +8,13 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use hotcell_api::{ErrorCode, Member};
-use hotcell_core::{
-    gate::{self, Denial, GateFacts},
-    model::{Actor, AuditRow, Workspace},
-};
-use hotcell_types::{ChatId, RequestId, Role, UnixMillis, WorkspaceId};
+use hotcell_core::model::{Actor, AuditRow, Workspace};
+use hotcell_types::{ChatId, RequestId, UnixMillis, WorkspaceId};
 use http::request::Parts;
 
 use super::{
     App, Principal,
-    error::{ApiError, denied, unknown_workspace},
+    error::{ApiError, unknown_workspace},
     json::Params,
 };
 use crate::handles::Caller;
@@ -85,30 +82,12 @@ impl InChat {
     /// Whether the gate lets the member bring files in. Which profile a sandbox would get does not
     /// matter yet.
     pub(super) fn admitted(&self, app: &App, member: &Member) -> Result<(), ApiError> {
-        let (organization, role) = (&self.principal.organization, member.role.into());
-        let admission = app.store.read_now(|snapshot| {
-            let deployment = snapshot.deployment()?;
-            Ok(gate::admit(&GateFacts {
-                deployment: Some(&deployment),
-                organization: snapshot.organization(organization)?.as_ref(),
-                workspace: snapshot.workspace(&self.workspace)?.as_ref(),
-                role,
-                active_profiles: &[],
-            }))
-        })?;
-        match admission {
-            Ok(_) | Err(Denial::Profile) => Ok(()),
-            Err(denial) => Err(denied(denial)),
-        }
+        Ok(app.sandboxes.may_bring_files(&self.caller(member))?)
     }
 
     /// Whether the member's role may change things in the chat; no switch matters for that.
-    pub(super) fn needs_editor(member: &Member) -> Result<(), ApiError> {
-        if Role::from(member.role).may_run_code() {
-            Ok(())
-        } else {
-            Err(denied(Denial::Role))
-        }
+    pub(super) fn needs_editor(&self, app: &App, member: &Member) -> Result<(), ApiError> {
+        Ok(app.sandboxes.needs_editor(&self.caller(member))?)
     }
 
     /// A row of the audit trail about something in this chat.

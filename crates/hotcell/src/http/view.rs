@@ -1,10 +1,14 @@
 //! The domain as the API shows it.
 
 use hotcell_api::{admin, files, lease};
-use hotcell_core::model;
+use hotcell_core::{gate::QuotaSettings, model};
 use hotcell_runtime::{Check, CheckStatus, Facts, Isolation};
 
-use crate::handles::{Component, LeaseView, ProfileState, ProfileView};
+use super::quota_view;
+use crate::{
+    handles::{Component, LeaseView, ProfileState, ProfileView},
+    switches::Switches,
+};
 
 fn engine(facts: &Facts) -> lease::Engine {
     lease::Engine {
@@ -78,10 +82,12 @@ pub(super) fn output(record: &model::OutputRecord) -> files::Output {
     }
 }
 
-pub(super) fn deployment(deployment: &model::Deployment) -> admin::Deployment {
+pub(super) fn deployment(deployment: &model::Deployment, switches: Switches) -> admin::Deployment {
     admin::Deployment {
         enabled: deployment.enabled,
         default_profile: deployment.default_profile.clone(),
+        forced_off: switches.forced_off,
+        config_locked: switches.config_locked,
     }
 }
 
@@ -95,12 +101,13 @@ pub(super) fn organization(organization: &model::Organization) -> admin::Organiz
     }
 }
 
-pub(super) fn workspace(workspace: &model::Workspace) -> admin::Workspace {
+pub(super) fn workspace(workspace: &model::Workspace, quotas: &QuotaSettings) -> admin::Workspace {
     admin::Workspace {
         id: workspace.id.clone(),
         organization: workspace.organization.clone(),
         name: workspace.name.clone(),
         enabled: workspace.enabled,
+        quotas: quota_view::quotas(quotas),
         created_at_ms: workspace.created_at,
     }
 }

@@ -62,6 +62,14 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// A refusal of the gate with this name.
+    pub(crate) fn expect_denied(&self, denial: &str) {
+        self.expect_code(403, "denied");
+        assert_eq!(self.json()["denial"], denial);
+    }
+}
+
 /// Headers as they are sent.
 pub(crate) type Headers = Vec<(String, String)>;
 

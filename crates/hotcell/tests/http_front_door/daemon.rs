@@ -137,7 +137,9 @@ impl TestDaemon {
         self.admin("PUT", "organizations/acme", &json!({"enabled": true}))
             .await
             .expect(201);
-        let workspace = json!({"organization": "acme", "enabled": true});
+        // Tests of other things are in no quota's way.
+        let quotas = json!({"max_concurrent": 1_000, "max_jobs_per_hour": 100_000});
+        let workspace = json!({"organization": "acme", "enabled": true, "quotas": quotas});
         self.admin("PUT", "workspaces/w1", &workspace)
             .await
             .expect(201);

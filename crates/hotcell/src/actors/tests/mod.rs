@@ -10,6 +10,7 @@ mod lifecycle;
 use std::{sync::Arc, time::Duration};
 
 use hotcell_core::{
+    gate::QuotaSettings,
     lease::LeaseLimits,
     model::{Actor, Deployment, LeaseRecord, LeaseState, Organization, Workspace},
     profile::ProfileLimits,
@@ -112,6 +113,7 @@ impl Host {
             max_sandboxes,
             image: "fake".parse().unwrap(),
             egress: self.egress.clone(),
+            switches: crate::switches::Switches::default(),
             open,
         })
         .await
@@ -164,7 +166,16 @@ async fn switch_on(store: &Store) {
                 name: "W".into(),
                 enabled: true,
                 created_at: UnixMillis(1),
-            })
+            })?;
+            // Tests of other things are in no quota's way.
+            tx.put_quotas(
+                &"w".parse().unwrap(),
+                &QuotaSettings {
+                    max_concurrent: Some(1_000),
+                    max_jobs_per_hour: Some(100_000),
+                    ..QuotaSettings::default()
+                },
+            )
         })
         .await
         .unwrap();

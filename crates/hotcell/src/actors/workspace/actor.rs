@@ -182,15 +182,11 @@ impl WorkspaceActorState {
         if is_admitting {
             return self.await_admission(&chat, waiting);
         }
-        let Some(slot) = self.context.live.admit() else {
-            let limit = self.context.live.limit();
-            return reply(waiting.port, Err(AcquireError::Busy { limit }));
-        };
         let caller = waiting.caller.clone();
         self.admitting.insert(chat.clone(), vec![waiting]);
         let context = Arc::clone(&self.context);
         self.task(myself, async move {
-            WorkspaceMsg::Admitted(chat, effects::admit(context, caller, slot).await)
+            WorkspaceMsg::Admitted(chat, effects::admit(context, caller).await)
         });
     }
 

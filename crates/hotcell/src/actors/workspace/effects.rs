@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use hotcell_core::{
-    gate::{self, Admission, Denial, GateFacts},
-    model::{AuditRow, LeaseRecord, LeaseState},
+    gate::Denial,
+    model::{AuditRow, LeaseRecord},
 };
-use hotcell_store::{Snapshot, StoreError};
-use hotcell_types::{LeaseId, ProfileId};
+use hotcell_store::{NewLease, StoreError};
+use hotcell_types::LeaseId;
 
 use crate::{
-    actors::{context::Context, live::Slot},
+    actors::{admission, context::Context, live::Slot},
     handles::{AcquireError, Caller},
 };
 
@@ -23,6 +23,9 @@ pub(crate) enum AdmitError {
     /// The member's files are being deleted.
     #[error("the member's files are being deleted")]
     BeingDeleted,
+    /// The daemon holds as many sandboxes as it may.
+    #[error("all {0} sandboxes of this daemon are taken")]
+    Busy(usize),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -33,67 +36,41 @@ impl From<AdmitError> for AcquireError {
         match error {
             AdmitError::Denied(denial) => Self::Denied(denial),
             AdmitError::BeingDeleted => Self::BeingDeleted,
+            AdmitError::Busy(limit) => Self::Busy { limit },
             AdmitError::Store(error) => Self::Store(error),
         }
     }
 }
 
-/// Passes the gate with what is written down now.
-///
-/// # Errors
-/// The gate says no, or the store cannot be read.
-pub(crate) fn pass_gate(
-    view: &Snapshot<'_>,
-    caller: &Caller,
-    profile: &ProfileId,
-) -> Result<Result<Admission, Denial>, StoreError> {
-    let deployment = view.deployment()?;
-    let organization = view.organization(&caller.organization)?;
-    let workspace = view.workspace(&caller.workspace)?;
-    Ok(gate::admit(&GateFacts {
-        deployment: Some(&deployment),
-        organization: organization.as_ref(),
-        workspace: workspace.as_ref(),
-        role: caller.role,
-        // Whether its engine is open is another question, with an answer of its own.
-        active_profiles: std::slice::from_ref(profile),
-    }))
-}
-
-/// Makes the record of a new lease, if the gate lets it through. The slot comes back with it.
+/// Makes the record of a new lease and takes its slot, if the gate lets it through. The slot is
+/// the last thing that is taken: whoever a quota refuses keeps nobody else out.
 pub(super) async fn admit(
     context: Arc<Context>,
     caller: Box<Caller>,
-    slot: Slot,
 ) -> Result<(LeaseRecord, Slot), AdmitError> {
-    let id = LeaseId::from_bits(context.ids.bits());
+    let new = NewLease {
+        id: LeaseId::from_bits(context.ids.bits()),
+        chat: caller.chat.clone(),
+        user: caller.user.clone(),
+        class: context.allowed.resource_class,
+    };
     let now = context.clock.now();
-    let profile = context.profile.id.clone();
-    let resource_class = context.allowed.resource_class;
-    let record = context
-        .store
-        .write::<LeaseRecord, AdmitError, _>(move |tx| {
-            let admission = pass_gate(tx, &caller, &profile)??;
+    let store = context.store.clone();
+    let admitted = store
+        .write::<_, AdmitError, _>(move |tx| {
             if tx
                 .deletion(&caller.workspace, Some(&caller.user))?
                 .is_some()
             {
                 return Err(AdmitError::BeingDeleted);
             }
-            let record = LeaseRecord {
-                id,
-                organization: caller.organization.clone(),
-                workspace: caller.workspace.clone(),
-                chat: caller.chat.clone(),
-                user: caller.user.clone(),
-                profile: admission.profile,
-                resource_class,
-                state: LeaseState::Starting,
-                created_at: now,
-                changed_at: now,
-                end: None,
+            let record = match tx.admit_lease(&admission::ask(&context, &caller), &new, now)? {
+                Ok(record) => record,
+                // No error: what the store learnt about the clock is kept.
+                Err(denial) => return Ok(Err(denial)),
             };
-            tx.put_lease(&record)?;
+            let slot = context.live.admit();
+            let slot = slot.ok_or_else(|| AdmitError::Busy(context.live.limit()))?;
             tx.audit(AuditRow {
                 at: now,
                 actor: caller.actor.clone(),
@@ -102,8 +79,8 @@ pub(super) async fn admit(
                 fields: vec!["state".into()],
                 request: Some(caller.request.to_string()),
             })?;
-            Ok(record)
+            Ok(Ok((record, slot)))
         })
         .await?;
-    Ok((record, slot))
+    Ok(admitted?)
 }

@@ -1,7 +1,7 @@
 //! One actor per active workspace: it admits the leases of its chats.
 //!
 //! ```text
-//!   first call of a chat ──► slot ──► one transaction: gate, record, audit row ──► lease actor
+//!   first call of a chat ──► one transaction: gate, quotas, record, slot, audit row ──► lease actor
 //!                    │                        ▲
 //!   calls beside it ─┴─ wait for the same ────┘
 //! ```
@@ -15,5 +15,4 @@ mod effects;
 mod msg;
 
 pub(crate) use actor::{WorkspaceActor, WorkspaceArguments};
-pub(crate) use effects::pass_gate;
 pub(crate) use msg::WorkspaceMsg;

@@ -8,7 +8,7 @@ use hotcell_api::{
     admin::{Deployment, PutDeployment},
 };
 
-use super::{AsOperator, known_profile};
+use super::{AsOperator, known_profile, set};
 use crate::http::{
     App,
     error::ApiError,
@@ -34,7 +34,7 @@ pub(super) async fn get_deployment(
     _operator: AsOperator,
 ) -> Result<Response, ApiError> {
     let deployment = app.store.read_now(|snapshot| snapshot.deployment())?;
-    Ok(ok(&view::deployment(&deployment)))
+    Ok(ok(&view::deployment(&deployment, app.sandboxes.switches())))
 }
 
 /// Change the deployment
@@ -63,18 +63,23 @@ pub(super) async fn put_deployment(
         .write::<_, ApiError, _>(move |tx| {
             let mut deployment = tx.deployment()?;
             let mut fields = Vec::new();
-            if let Some(enabled) = change.enabled {
-                deployment.enabled = enabled;
-                fields.push("enabled");
-            }
-            if let Some(profile) = change.default_profile {
-                deployment.default_profile = profile;
-                fields.push("default_profile");
-            }
+            let profile = &mut deployment.default_profile;
+            set(
+                profile,
+                change.default_profile,
+                "default_profile",
+                &mut fields,
+            );
+            set(
+                &mut deployment.enabled,
+                change.enabled,
+                "enabled",
+                &mut fields,
+            );
             tx.put_deployment(&deployment)?;
             tx.audit(operator.audit(at, "deployment.updated", "deployment".to_owned(), &fields))?;
             Ok(deployment)
         })
         .await?;
-    Ok(ok(&view::deployment(&deployment)))
+    Ok(ok(&view::deployment(&deployment, app.sandboxes.switches())))
 }

@@ -5,17 +5,38 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use hotcell_api::{
     Problem,
-    admin::{AuditPage, PageQuery, ProfileList},
+    admin::{AuditPage, AuditQuery, ProfileList},
     lease::LeaseList,
 };
 
-use super::{AsOperator, page_rows};
+use super::{AsOperator, number, page_rows};
+use hotcell_core::model::Actor;
+use hotcell_store::AuditFilter;
+
 use crate::http::{
     App,
     error::ApiError,
     json::{Query, ok},
     view,
 };
+
+/// Who did it, as the rows name them.
+fn actor(text: &str) -> Result<Actor, ApiError> {
+    match text {
+        "operator" => Ok(Actor::Operator),
+        "local_operator" => Ok(Actor::LocalOperator),
+        "system" => Ok(Actor::System),
+        _ => text
+            .strip_prefix("backend:")
+            .and_then(|key| key.parse().ok())
+            .map(Actor::Backend)
+            .ok_or_else(|| {
+                ApiError::bad_request(
+                    "In the query, actor: it must be operator, local_operator, system, or backend: and a credential's key.",
+                )
+            }),
+    }
+}
 
 /// Read the audit trail
 #[utoipa::path(
@@ -24,7 +45,7 @@ use crate::http::{
     operation_id = "list_audit",
     tag = "admin",
     security(("operator_token" = [])),
-    params(PageQuery),
+    params(AuditQuery),
     responses(
         (status = 200, description = "One page, newest first.", body = AuditPage),
         (status = "4XX", description = "Refused.", body = Problem, content_type = "application/problem+json"),
@@ -34,22 +55,20 @@ use crate::http::{
 pub(super) async fn list_audit(
     State(app): State<Arc<App>>,
     _operator: AsOperator,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<AuditQuery>,
 ) -> Result<Response, ApiError> {
-    let limit = page_rows(query.limit)?;
-    let before = query
-        .after
-        .map(|text| text.parse::<u64>())
-        .transpose()
-        .map_err(|_| {
-            ApiError::bad_request("In the query, after: it must be next of the page before.")
-        })?;
-    let page = hotcell_store::AuditPage { before, limit };
-    let entries = app.store.read(move |snapshot| snapshot.audit(page)).await?;
-    let next = entries
-        .last()
-        .filter(|_| entries.len() == limit)
-        .map(|entry| entry.number.to_string());
+    let filter = AuditFilter {
+        limit: page_rows(query.limit)?,
+        before: number(query.after.as_deref())?,
+        actor: query.actor.as_deref().map(actor).transpose()?,
+        action_prefix: query.action,
+        subject: query.subject,
+        since: query.since_ms,
+        until: query.until_ms,
+    };
+    let page = app.store.read(move |view| view.audit_page(&filter)).await;
+    let (entries, next) = page?;
+    let next = next.map(|number| number.to_string());
     Ok(ok(&AuditPage {
         rows: entries
             .iter()

@@ -3,10 +3,13 @@
 
 mod credentials;
 mod deletions;
+mod denials;
 mod deployment;
 mod lists;
+mod lock;
 mod organizations;
 mod unknown;
+mod usage;
 mod workspaces;
 
 use std::sync::Arc;
@@ -20,6 +23,8 @@ use hotcell_types::{
 };
 use http::request::Parts;
 use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub(super) use lock::refuse_when_locked;
 
 use super::{App, error::ApiError, json::Params};
 
@@ -51,6 +56,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(credentials::delete_credential))
         .routes(routes!(credentials::rotate_credential))
         .routes(routes!(credentials::finish_rotation))
+        .routes(routes!(usage::get_workspace_usage))
+        .routes(routes!(denials::list_denials))
         .routes(routes!(lists::list_audit))
         .routes(routes!(lists::list_leases))
         .routes(routes!(lists::list_profiles))
@@ -95,6 +102,31 @@ impl AsOperator {
             fields: fields.iter().map(|&field| field.to_owned()).collect(),
             request: Some(self.request.to_string()),
         }
+    }
+}
+
+/// The number that `after` names, of what is numbered.
+fn number(after: Option<&str>) -> Result<Option<u64>, ApiError> {
+    after
+        .map(|text| text.parse::<u64>())
+        .transpose()
+        .map_err(|_| {
+            ApiError::bad_request("In the query, after: it must be next of the page before.")
+        })
+}
+
+/// Sets a field, and takes note of its name when that changes it.
+fn set<T: PartialEq>(
+    field: &mut T,
+    wanted: Option<T>,
+    name: &'static str,
+    changed: &mut Vec<&'static str>,
+) {
+    if let Some(wanted) = wanted
+        && *field != wanted
+    {
+        *field = wanted;
+        changed.push(name);
     }
 }
 

@@ -14,7 +14,7 @@ use hotcell_core::model;
 use hotcell_types::OrganizationId;
 use http::StatusCode;
 
-use super::{AsOperator, display_name, known_profile, page, page_rows};
+use super::{AsOperator, display_name, known_profile, page, page_rows, set};
 use crate::http::{
     App,
     error::{ApiError, unknown_organization},
@@ -112,18 +112,19 @@ pub(super) async fn put_organization(
                 created_at: at,
             });
             let mut fields = Vec::new();
-            if let Some(name) = name {
-                organization.name = name;
-                fields.push("name");
-            }
-            if let Some(enabled) = change.enabled {
-                organization.enabled = enabled;
-                fields.push("enabled");
-            }
-            if let Some(profile) = change.profile {
-                organization.profile = profile;
-                fields.push("profile");
-            }
+            set(&mut organization.name, name, "name", &mut fields);
+            set(
+                &mut organization.enabled,
+                change.enabled,
+                "enabled",
+                &mut fields,
+            );
+            set(
+                &mut organization.profile,
+                change.profile,
+                "profile",
+                &mut fields,
+            );
             tx.put_organization(&organization)?;
             let action = if made {
                 "organization.created"

@@ -8,15 +8,16 @@ use hotcell_api::{
     admin::{PutWorkspace, Workspace, WorkspaceList, WorkspacesQuery},
 };
 use hotcell_core::model;
+use hotcell_store::StoreError;
 use hotcell_types::WorkspaceId;
 use http::StatusCode;
 
-use super::{AsOperator, display_name, page, page_rows};
+use super::{AsOperator, display_name, page, page_rows, set};
 use crate::http::{
     App,
     error::{ApiError, being_deleted},
     json::{Json, Query, json, ok},
-    view,
+    quota_view, view,
 };
 
 fn unknown() -> ApiError {
@@ -47,13 +48,22 @@ pub(super) async fn list_workspaces(
 ) -> Result<Response, ApiError> {
     let rows = page_rows(query.limit)?;
     let organization = query.organization;
-    let all = app
+    let after = query.after;
+    let (rows, next) = app
         .store
-        .read(move |snapshot| snapshot.workspaces(organization.as_ref()))
+        .read(move |snapshot| {
+            let all = snapshot.workspaces(organization.as_ref())?;
+            let (rows, next) = page(all, |row| row.id.as_str(), after.as_deref(), rows);
+            let with_quotas = |row: model::Workspace| {
+                let quotas = snapshot.quota_settings(&row.id)?;
+                Ok(view::workspace(&row, &quotas))
+            };
+            let rows: Result<Vec<_>, StoreError> = rows.into_iter().map(with_quotas).collect();
+            Ok((rows?, next))
+        })
         .await?;
-    let (rows, next) = page(all, |row| row.id.as_str(), query.after.as_deref(), rows);
     Ok(ok(&WorkspaceList {
-        workspaces: rows.iter().map(view::workspace).collect(),
+        workspaces: rows,
         next,
     }))
 }
@@ -77,8 +87,10 @@ pub(super) async fn get_workspace(
     operator: AsOperator,
 ) -> Result<Response, ApiError> {
     let id: WorkspaceId = operator.params.get("id")?;
-    let found = app.store.read_now(|snapshot| snapshot.workspace(&id))?;
-    Ok(ok(&view::workspace(&found.ok_or_else(unknown)?)))
+    let (found, quotas) = app
+        .store
+        .read_now(|snapshot| Ok((snapshot.workspace(&id)?, snapshot.quota_settings(&id)?)))?;
+    Ok(ok(&view::workspace(&found.ok_or_else(unknown)?, &quotas)))
 }
 
 /// Make or change a workspace
@@ -140,22 +152,26 @@ pub(super) async fn put_workspace(
                     ));
                 }
             };
-            if let Some(name) = name {
-                workspace.name = name;
-                fields.push("name");
-            }
-            if let Some(enabled) = change.enabled {
-                workspace.enabled = enabled;
-                fields.push("enabled");
-            }
+            set(&mut workspace.name, name, "name", &mut fields);
+            set(
+                &mut workspace.enabled,
+                change.enabled,
+                "enabled",
+                &mut fields,
+            );
             tx.put_workspace(&workspace)?;
+            let mut quotas = tx.quota_settings(&id)?;
+            if let Some(change) = &change.quotas {
+                fields.extend(quota_view::change(&mut quotas, change)?);
+                tx.put_quotas(&id, &quotas)?;
+            }
             let action = if made {
                 "workspace.created"
             } else {
                 "workspace.updated"
             };
             tx.audit(operator.audit(at, action, format!("workspace/{id}"), &fields))?;
-            Ok((workspace, made))
+            Ok(((workspace, quotas), made))
         })
         .await?;
     let status = if made {
@@ -163,5 +179,6 @@ pub(super) async fn put_workspace(
     } else {
         StatusCode::OK
     };
-    Ok(json(status, &view::workspace(&workspace)))
+    let (workspace, quotas) = workspace;
+    Ok(json(status, &view::workspace(&workspace, &quotas)))
 }

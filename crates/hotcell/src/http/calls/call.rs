@@ -132,6 +132,15 @@ impl Call {
         self.seen.send_modify(|seen| seen.ended = true);
     }
 
+    /// How it ended, for those who count: `ok`, or the code of its problem.
+    pub(super) fn outcome_name(&self) -> &'static str {
+        match &self.state().outcome {
+            Some(Ok(_)) => "ok",
+            Some(Err(error)) => error.code().as_str(),
+            None => "none",
+        }
+    }
+
     /// What it takes in memory, roughly, in bytes.
     pub(super) fn retained_bytes(&self) -> usize {
         const OVERHEAD_BYTES: usize = 1024;

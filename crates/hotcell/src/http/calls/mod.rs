@@ -12,6 +12,7 @@
 //! with the call's id reads on where it was. Nothing ever runs a command twice.
 
 mod call;
+mod keyed;
 mod output;
 mod run;
 
@@ -29,9 +30,10 @@ use hotcell_types::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(super) use call::{Call, Outcome};
+pub(super) use keyed::recall;
 pub(super) use run::{Command, failed};
 
-use super::{App, error::ApiError};
+use super::{App, error::ApiError, idempotency::Ticket};
 use crate::handles::Caller;
 
 /// The calls. Cheap to clone.
@@ -91,6 +93,7 @@ impl Calls {
         app: &Arc<App>,
         caller: Caller,
         command: Command,
+        ticket: Option<Ticket>,
     ) -> Result<Arc<Call>, ApiError> {
         let calls = app.calls.clone();
         if calls.inner.stopping.is_cancelled() {
@@ -118,11 +121,18 @@ impl Calls {
             }
             known.calls.insert(call.id().clone(), call.clone());
         }
+        if let Some(ticket) = &ticket {
+            ticket.is_call(call.id());
+        }
         let task = {
             let (app, call) = (app.clone(), call.clone());
             async move {
                 let stopping = app.calls.inner.stopping.clone();
-                run::run(&app, &call, &caller, command, &stopping).await;
+                let started = tokio::time::Instant::now();
+                run::run(&app, &call, &caller, command, ticket, &stopping).await;
+                let outcome = call.outcome_name();
+                let metrics = app.sandboxes.metrics();
+                metrics.called("bash", started.elapsed(), outcome);
                 let calls = app.calls.clone();
                 // What is kept of a finished call must not keep everything else alive.
                 drop(app);

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Call,
     call::Outcome,
+    keyed::kept,
     output::{Output, OutputEnd},
 };
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
     http::{
         App,
         error::{ApiError, ended, sandbox_failed},
+        idempotency::Ticket,
     },
 };
 
@@ -56,11 +58,17 @@ pub(super) async fn run(
     call: &Call,
     caller: &Caller,
     command: Command,
+    ticket: Option<Ticket>,
     stopping: &CancellationToken,
 ) {
     let _ending = Ending(call);
+    let mut may_have_run = false;
     let work = async {
         let active = app.sandboxes.acquire(caller).await?;
+        if let Some(ticket) = &ticket {
+            ticket.act().await?;
+        }
+        may_have_run = true;
         let since = app.sandboxes.network_cursor();
         let notes = || app.sandboxes.network_notes(&active.lease, since);
         execute(call, &active, command, notes).await
@@ -72,6 +80,14 @@ pub(super) async fn run(
             "The server is shutting down, so the command was ended.",
         )),
     };
+    if let Some(ticket) = ticket {
+        // Before anybody is answered: a repeat after the answer finds it.
+        if may_have_run {
+            ticket.finish(kept(call.id(), &outcome)).await;
+        } else {
+            ticket.release().await;
+        }
+    }
     call.end(outcome);
 }
 

@@ -21,12 +21,13 @@ use hotcell_types::{
         MAX_COMMAND_BYTES, MAX_COMMAND_TIMEOUT_MS,
     },
 };
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::http::{
     App,
-    calls::{Call, Calls, Command, Outcome},
+    calls::{Call, Calls, Command, Outcome, recall},
     error::ApiError,
+    idempotency::{Begin, Keyed},
     json::{Json, Query, json, ok},
     scope::InChat,
 };
@@ -49,6 +50,7 @@ const CALL_HEADER: HeaderName = HeaderName::from_static("hotcell-call");
         ("workspace" = String, Path, description = "The workspace."),
         ("chat" = String, Path, description = "The chat."),
         ("Accept" = Option<String>, Header, description = "`application/json`, or `text/event-stream` for events as they come.", nullable = false),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters. The same request with the same key within 24 hours runs nothing again and gets the same answer.", nullable = false),
     ),
     request_body = BashRequest,
     responses(
@@ -63,9 +65,12 @@ const CALL_HEADER: HeaderName = HeaderName::from_static("hotcell-call");
 pub(super) async fn run_bash(
     State(app): State<Arc<App>>,
     scope: InChat,
+    method: Method,
+    uri: Uri,
     headers: HeaderMap,
     Json(body): Json<BashRequest>,
 ) -> Result<Response, ApiError> {
+    let keyed = Keyed::of(&method, &uri, &headers)?;
     if body.command.len() > MAX_COMMAND_BYTES {
         return Err(ApiError::new(
             ErrorCode::CommandTooLong,
@@ -88,15 +93,26 @@ pub(super) async fn run_bash(
         ))
         .with_limit(MAX_COMMAND_TIMEOUT_MS));
     }
-    let call = Calls::start(
-        &app,
-        scope.caller(&body.user),
-        Command {
-            text: body.command,
-            timeout_ms,
-            restart: body.restart,
-        },
-    )?;
+    let command = Command {
+        text: body.command,
+        timeout_ms,
+        restart: body.restart,
+    };
+    let begun = match &keyed {
+        Some(keyed) => Some(app.idempotency.begin(&app, &scope.workspace, keyed).await?),
+        None => None,
+    };
+    let call = match begun {
+        None => Calls::start(&app, scope.caller(&body.user), command, None)?,
+        Some(Begin::Ours(ticket)) => {
+            Calls::start(&app, scope.caller(&body.user), command, Some(ticket))?
+        }
+        Some(Begin::Call(id)) => app
+            .calls
+            .find(&scope.workspace, &scope.chat, &id)
+            .ok_or_else(unknown_call)?,
+        Some(Begin::Done(answer)) => recall(&app, &scope, &answer)?,
+    };
     if !wants_events(&headers) {
         return Ok(answer(&call, call.ended().await));
     }
@@ -108,6 +124,13 @@ pub(super) async fn run_bash(
         return Err(refused);
     }
     Ok(stream(&call, 0))
+}
+
+fn unknown_call() -> ApiError {
+    ApiError::new(
+        ErrorCode::UnknownCall,
+        "There is no such call in this chat, or it ended more than ten minutes ago.",
+    )
 }
 
 /// Read a bash call again
@@ -144,17 +167,11 @@ pub(super) async fn read_bash_call(
     headers: HeaderMap,
     Query(query): Query<CallQuery>,
 ) -> Result<Response, ApiError> {
-    let unknown = || {
-        ApiError::new(
-            ErrorCode::UnknownCall,
-            "There is no such call in this chat, or it ended more than ten minutes ago.",
-        )
-    };
-    let id: CallId = scope.params.get("call").map_err(|_| unknown())?;
+    let id: CallId = scope.params.get("call").map_err(|_| unknown_call())?;
     let call = app
         .calls
         .find(&scope.workspace, &scope.chat, &id)
-        .ok_or_else(unknown)?;
+        .ok_or_else(unknown_call)?;
     if wants_events(&headers) {
         let after = match headers.get("last-event-id") {
             None => 0,

@@ -8,12 +8,14 @@ use hotcell_api::{
     files::{PresentFilesRequest, PresentFilesResult},
 };
 use hotcell_types::limits::MAX_PATHS_PER_COLLECTION;
+use http::{HeaderMap, Method, Uri};
 use tracing::Instrument;
 
 use crate::http::{
     App, collect,
     error::ApiError,
-    json::{Json, ok},
+    idempotency::{Begin, Keyed},
+    json::{Json, json_text, ok},
     scope::InChat,
 };
 
@@ -30,6 +32,7 @@ use crate::http::{
     params(
         ("workspace" = String, Path, description = "The workspace."),
         ("chat" = String, Path, description = "The chat."),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters. The same request with the same key within 24 hours collects nothing again and gets the same answer.", nullable = false),
     ),
     request_body = PresentFilesRequest,
     responses(
@@ -41,8 +44,12 @@ use crate::http::{
 pub(super) async fn present_files(
     State(app): State<Arc<App>>,
     scope: InChat,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
     Json(body): Json<PresentFilesRequest>,
 ) -> Result<Response, ApiError> {
+    let keyed = Keyed::of(&method, &uri, &headers)?;
     let count = body.paths.len();
     if !(1..=MAX_PATHS_PER_COLLECTION).contains(&count) {
         return Err(ApiError::bad_request(format!(
@@ -52,7 +59,20 @@ pub(super) async fn present_files(
     }
     let caller = scope.caller(&body.user);
     // In a task of its own: a client that goes away leaves no half-made collection.
-    let collection = tokio::spawn(collect::collect(app, caller, body.paths).in_current_span());
+    let ticket = match &keyed {
+        None => None,
+        Some(keyed) => match app.idempotency.begin(&app, &scope.workspace, keyed).await? {
+            Begin::Ours(ticket) => Some(ticket),
+            Begin::Done(answer) => return json_text(answer),
+            Begin::Call(_) => {
+                return Err(ApiError::bad_request(
+                    "This idempotency key is one of a call.",
+                ));
+            }
+        },
+    };
+    let collection = collect::collect(app, caller, body.paths, ticket);
+    let collection = tokio::spawn(collection.in_current_span());
     let result = collection
         .await
         .map_err(|error| ApiError::internal("a collection died", &error))??;

@@ -253,7 +253,7 @@ pub(super) async fn stop_job(
     Query(member): Query<MemberQuery>,
 ) -> Result<Response, ApiError> {
     let id = id(&scope)?;
-    InChat::needs_editor(&Member::from(member))?;
+    scope.needs_editor(&app, &Member::from(member))?;
     let by = (
         Actor::Backend(scope.principal.credential.clone()),
         scope.request.clone(),

@@ -192,7 +192,7 @@ pub(super) async fn delete_upload(
 ) -> Result<Response, ApiError> {
     let name: FileName = scope.params.get("name")?;
     let member = Member::from(member);
-    InChat::needs_editor(&member)?;
+    scope.needs_editor(&app, &member)?;
     if !app
         .uploads
         .remove(&scope.workspace, &scope.chat, &name)

@@ -1,0 +1,745 @@
+//! Quotas, denials and the audit trail on the real store.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use hotcell_core::{
+    gate::{DAY_MS, Denial, DenialRecord, HOUR_MS, Quota, QuotaSettings},
+    model::{Actor, AuditRow, Deployment, LeaseRecord, LeaseState},
+};
+use hotcell_types::{LeaseId, ProfileId, ResourceClass, Role, UnixMillis, limits};
+use proptest::prelude::*;
+
+use super::{Home, audit_row, furnish, organization, output, workspace};
+use crate::{
+    AuditFilter, DenialFilter, GateAsk, NewLease, Snapshot, Store, StoreError, Tx,
+    tables::{Span, Table},
+};
+
+/// A time in the middle of a day.
+const NOON: UnixMillis = UnixMillis(20_000 * DAY_MS + DAY_MS / 2);
+
+async fn write<T: Send + 'static>(
+    store: &Store,
+    change: impl FnOnce(&mut Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+) -> T {
+    store.write(change).await.unwrap()
+}
+
+/// A store with the workspace `w1` and everything switched on.
+async fn ready(home: &Home) -> Store {
+    let store = home.open();
+    furnish(&store).await;
+    write(&store, |tx| {
+        tx.put_deployment(&Deployment {
+            enabled: true,
+            default_profile: Some("default".parse().unwrap()),
+        })
+    })
+    .await;
+    store
+}
+
+async fn set(store: &Store, settings: QuotaSettings) {
+    write(store, move |tx| {
+        tx.put_quotas(&"w1".parse().unwrap(), &settings)
+    })
+    .await;
+}
+
+fn admit_in(
+    tx: &mut Tx<'_>,
+    number: u128,
+    chat: &str,
+    class: ResourceClass,
+    now: UnixMillis,
+) -> Result<Result<LeaseRecord, Denial>, StoreError> {
+    let profiles: Vec<ProfileId> = vec!["default".parse().unwrap()];
+    let (organization, workspace) = ("o1".parse().unwrap(), "w1".parse().unwrap());
+    let ask = GateAsk {
+        forced_off: false,
+        organization: &organization,
+        workspace: &workspace,
+        role: Role::Editor,
+        active_profiles: &profiles,
+    };
+    let new = NewLease {
+        id: LeaseId::from_bits(number),
+        chat: chat.parse().unwrap(),
+        user: "u1".parse().unwrap(),
+        class,
+    };
+    tx.admit_lease(&ask, &new, now)
+}
+
+async fn admit(store: &Store, number: u128, now: UnixMillis) -> Result<LeaseRecord, Denial> {
+    write(store, move |tx| {
+        admit_in(tx, number, &format!("c{number}"), ResourceClass::Small, now)
+    })
+    .await
+}
+
+async fn end(store: &Store, lease: LeaseRecord) {
+    write(store, move |tx| {
+        tx.put_lease(&LeaseRecord {
+            state: LeaseState::Ended,
+            ..lease
+        })
+    })
+    .await;
+}
+
+fn name<T>(result: &Result<T, Denial>) -> Option<&'static str> {
+    result.as_ref().err().map(|denial| denial.name())
+}
+
+fn live(view: &Snapshot<'_>) -> Result<(u64, usize), StoreError> {
+    let rows = view.scan(
+        Table::LiveLeases,
+        &Span::below("w1"),
+        crate::rows::Order::Ascending,
+        usize::MAX,
+    )?;
+    Ok((view.live_leases_of(&"w1".parse().unwrap())?, rows.len()))
+}
+
+/// LC-01: the limit holds to the number, however many ask at once, and what was refused left nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn hundreds_at_once_never_pass_the_limit() {
+    let home = Home::new();
+    let store = Arc::new(ready(&home).await);
+    for limit in [0_u64, 1, 2, 17] {
+        let settings = QuotaSettings {
+            max_concurrent: Some(limit),
+            max_jobs_per_hour: Some(1_000),
+            ..QuotaSettings::default()
+        };
+        set(&store, settings).await;
+        let base = u128::from(limit) * 1_000 + 1;
+        let asked = (0..400).map(|number| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { admit(&store, base + number, NOON).await })
+        });
+        let asked: Vec<_> = asked.collect();
+        let mut admitted = Vec::new();
+        for asked in asked {
+            match asked.await.unwrap() {
+                Ok(lease) => admitted.push(lease),
+                Err(denial) => assert_eq!(denial.name(), "quota:max_concurrent"),
+            }
+        }
+        assert_eq!(admitted.len() as u64, limit);
+        let (counted, rows) = store.read_now(live).unwrap();
+        assert_eq!((counted, rows as u64), (limit, limit));
+        for lease in admitted {
+            end(&store, lease).await;
+        }
+        assert_eq!(store.read_now(live).unwrap(), (0, 0));
+    }
+}
+
+/// LC-01: 70 at once at the edge of the hour; the window rolls and is exact to the millisecond.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_hour_rolls_and_is_exact() {
+    let home = Home::new();
+    let store = Arc::new(ready(&home).await);
+    set(
+        &store,
+        QuotaSettings {
+            max_concurrent: Some(1_000),
+            ..QuotaSettings::default()
+        },
+    )
+    .await;
+    // Ten, one a minute; then seventy at once.
+    for minute in 0..10 {
+        let at = NOON.plus_millis(minute * 60_000);
+        admit(&store, u128::from(minute) + 1, at).await.unwrap();
+    }
+    let at = NOON.plus_millis(10 * 60_000);
+    let asked = (0..70).map(|number| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { admit(&store, 100 + number, at).await })
+    });
+    let asked: Vec<_> = asked.collect();
+    let mut refused = 0;
+    for asked in asked {
+        if let Err(denial) = asked.await.unwrap() {
+            assert_eq!(denial.name(), "quota:max_jobs_per_hour");
+            // The oldest leaves the hour first.
+            let frees_at = denial.exceeded().unwrap().frees_at;
+            assert_eq!(frees_at, Some(NOON.plus_millis(HOUR_MS)));
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 20);
+    // One place frees as each of the ten leaves, to the millisecond.
+    for minute in 0..10 {
+        let frees_at = NOON.plus_millis(HOUR_MS + minute * 60_000);
+        let number = 1_000 + u128::from(minute) * 10;
+        let early = admit(&store, number, UnixMillis(frees_at.0 - 1)).await;
+        assert_eq!(name(&early), Some("quota:max_jobs_per_hour"));
+        admit(&store, number + 1, frees_at).await.unwrap();
+        let second = admit(&store, number + 2, frees_at).await;
+        assert_eq!(name(&second), Some("quota:max_jobs_per_hour"));
+    }
+    // Then all fifty of one moment.
+    let usage = store
+        .read_now(|view| {
+            view.quota_usage(&"w1".parse().unwrap(), NOON.plus_millis(HOUR_MS + 599_999))
+        })
+        .unwrap();
+    assert_eq!(usage.admitted_in_hour, 60);
+    let usage = store
+        .read_now(|view| {
+            view.quota_usage(&"w1".parse().unwrap(), NOON.plus_millis(HOUR_MS + 600_000))
+        })
+        .unwrap();
+    assert_eq!(usage.admitted_in_hour, 10);
+}
+
+/// A lease that ends frees its place in the same transaction; the hour still counts it.
+#[tokio::test]
+async fn ending_frees_at_once_and_the_hour_does_not_forget() {
+    let home = Home::new();
+    let store = ready(&home).await;
+    for round in 0..30 {
+        let first = admit(&store, round * 10 + 1, NOON).await.unwrap();
+        let second = admit(&store, round * 10 + 2, NOON).await.unwrap();
+        let third = admit(&store, round * 10 + 3, NOON).await;
+        // The sixtieth was the last of the hour, but two live already: the first level names it.
+        assert_eq!(name(&third), Some("quota:max_concurrent"));
+        end(&store, first).await;
+        end(&store, second).await;
+    }
+    assert_eq!(
+        name(&admit(&store, 900, NOON).await),
+        Some("quota:max_jobs_per_hour")
+    );
+    // Ending twice gives nothing back twice.
+    let lease = store
+        .read_now(|view| view.lease(&LeaseId::from_bits(1)))
+        .unwrap()
+        .unwrap();
+    end(&store, lease).await;
+    assert_eq!(store.read_now(live).unwrap(), (0, 0));
+}
+
+#[tokio::test]
+async fn what_was_taken_outlives_a_restart_and_what_failed_was_never_taken() {
+    let home = Home::new();
+    let store = ready(&home).await;
+    admit(&store, 1, NOON).await.unwrap();
+    admit(&store, 2, NOON).await.unwrap();
+    // An admission whose transaction fails afterwards.
+    let failed = store
+        .write(|tx| {
+            let lease = tx.lease(&LeaseId::from_bits(2))?.unwrap();
+            tx.put_lease(&LeaseRecord {
+                state: LeaseState::Ended,
+                ..lease
+            })?;
+            admit_in(tx, 3, "c3", ResourceClass::Small, NOON)?.unwrap();
+            Err::<(), _>(StoreError::Closed)
+        })
+        .await;
+    assert!(failed.is_err());
+    store.close().await.unwrap();
+    let store = home.open();
+    assert_eq!(store.read_now(live).unwrap(), (2, 2));
+    assert_eq!(
+        name(&admit(&store, 4, NOON).await),
+        Some("quota:max_concurrent")
+    );
+    let usage = store
+        .read_now(|view| view.quota_usage(&"w1".parse().unwrap(), NOON))
+        .unwrap();
+    assert_eq!(usage.admitted_in_hour, 2);
+}
+
+#[tokio::test]
+async fn a_changed_limit_binds_the_next_one_and_nothing_that_runs() {
+    let home = Home::new();
+    let store = ready(&home).await;
+    let first = admit(&store, 1, NOON).await.unwrap();
+    admit(&store, 2, NOON).await.unwrap();
+    let lower = QuotaSettings {
+        max_concurrent: Some(1),
+        ..QuotaSettings::default()
+    };
+    set(&store, lower).await;
+    assert_eq!(store.read_now(live).unwrap(), (2, 2));
+    end(&store, first).await;
+    assert_eq!(
+        name(&admit(&store, 3, NOON).await),
+        Some("quota:max_concurrent")
+    );
+    // What a lease that lives writes of itself is never refused.
+    let lease = store
+        .read_now(|view| view.lease(&LeaseId::from_bits(2)))
+        .unwrap()
+        .unwrap();
+    write(&store, move |tx| {
+        tx.put_lease(&LeaseRecord {
+            state: LeaseState::Idle,
+            ..lease
+        })
+    })
+    .await;
+    set(&store, QuotaSettings::default()).await;
+    admit(&store, 4, NOON).await.unwrap();
+    // A larger class than allowed; allowed then.
+    set(
+        &store,
+        QuotaSettings {
+            max_concurrent: Some(9),
+            ..QuotaSettings::default()
+        },
+    )
+    .await;
+    let large = |number| {
+        write(&store, move |tx| {
+            admit_in(tx, number, "c-large", ResourceClass::Large, NOON)
+        })
+    };
+    assert_eq!(name(&large(5).await), Some("quota:max_resource_class"));
+    set(
+        &store,
+        QuotaSettings {
+            max_concurrent: Some(9),
+            max_resource_class: Some(ResourceClass::Large),
+            ..QuotaSettings::default()
+        },
+    )
+    .await;
+    assert_eq!(large(6).await.unwrap().resource_class, ResourceClass::Large);
+}
+
+#[tokio::test]
+async fn a_clock_that_goes_back_neither_opens_the_hour_nor_closes_it_for_long() {
+    let home = Home::new();
+    let store = ready(&home).await;
+    let settings = QuotaSettings {
+        max_concurrent: Some(1_000),
+        max_jobs_per_hour: Some(3),
+        ..QuotaSettings::default()
+    };
+    set(&store, settings).await;
+    let full = Some("quota:max_jobs_per_hour");
+    // A moment back: racing calls read the clock in another order than they are written.
+    for (number, back) in [(1, 0), (2, 40), (3, 900)] {
+        let at = UnixMillis(NOON.0 - back);
+        admit(&store, number, at).await.unwrap();
+    }
+    assert_eq!(name(&admit(&store, 4, NOON).await), full);
+    let early = UnixMillis(NOON.0 + HOUR_MS - 1);
+    assert_eq!(name(&admit(&store, 5, early).await), full);
+    admit(&store, 6, NOON.plus_millis(HOUR_MS)).await.unwrap();
+    admit(&store, 7, NOON.plus_millis(HOUR_MS)).await.unwrap();
+    admit(&store, 8, NOON.plus_millis(HOUR_MS)).await.unwrap();
+    // The clock was a year ahead: found out by a call that is refused.
+    let year = 365 * DAY_MS;
+    let corrected = UnixMillis(NOON.0 + HOUR_MS + 5 - year);
+    assert_eq!(name(&admit(&store, 9, corrected).await), full);
+    let within = UnixMillis(corrected.0 + HOUR_MS - 1);
+    assert_eq!(name(&admit(&store, 10, within).await), full);
+    admit(&store, 11, UnixMillis(corrected.0 + HOUR_MS))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn bytes_count_for_the_day_that_the_clock_shows() {
+    let home = Home::new();
+    let store = ready(&home).await;
+    set(
+        &store,
+        QuotaSettings {
+            max_artifact_bytes_per_day: Some(100),
+            ..QuotaSettings::default()
+        },
+    )
+    .await;
+    let store_bytes = |bytes, at| {
+        write(&store, move |tx| {
+            tx.admit_outputs(&"w1".parse().unwrap(), bytes, at)
+        })
+    };
+    let full = Some("quota:max_artifact_bytes_per_day");
+    let midnight = UnixMillis(20_001 * DAY_MS);
+    let before = UnixMillis(midnight.0 - 1);
+    store_bytes(60, before).await.unwrap();
+    assert_eq!(name(&store_bytes(41, before).await), full);
+    store_bytes(40, before).await.unwrap();
+    assert_eq!(name(&store_bytes(1, before).await), full);
+    // The next day begins at midnight, not a day after the first byte.
+    store_bytes(100, midnight).await.unwrap();
+    assert_eq!(name(&store_bytes(1, midnight).await), full);
+    // Back over midnight and forth again: each day has its own.
+    assert_eq!(name(&store_bytes(1, before).await), full);
+    assert_eq!(name(&store_bytes(1, midnight).await), full);
+    // A clock that is far off and comes back finds room, and leaves nothing behind.
+    let far = UnixMillis(midnight.0 + 900 * DAY_MS);
+    store_bytes(100, far).await.unwrap();
+    let later = UnixMillis(midnight.0 + 2 * DAY_MS);
+    store_bytes(100, later).await.unwrap();
+    let days = store
+        .read_now(|view| {
+            view.scan(
+                Table::OutputDays,
+                &Span::below("w1"),
+                crate::rows::Order::Ascending,
+                usize::MAX,
+            )
+        })
+        .unwrap();
+    assert_eq!(days.len(), 1, "{days:?}");
+}
+
+/// Bytes and records share a transaction: refused or failed, neither is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn racing_collections_never_pass_the_day() {
+    let home = Home::new();
+    let store = Arc::new(ready(&home).await);
+    set(
+        &store,
+        QuotaSettings {
+            max_artifact_bytes_per_day: Some(12 * 10),
+            ..QuotaSettings::default()
+        },
+    )
+    .await;
+    let collect = |number: u128| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            store
+                .write(move |tx| {
+                    let record = output(number, "w1", "c1", 1);
+                    let admitted = tx.admit_outputs(&record.workspace, record.bytes, NOON)?;
+                    if admitted.is_err() {
+                        return Ok(false);
+                    }
+                    tx.put_output(&record)?;
+                    Ok::<_, StoreError>(true)
+                })
+                .await
+                .unwrap()
+        })
+    };
+    let asked: Vec<_> = (1..=200).map(collect).collect();
+    let mut stored = 0;
+    for asked in asked {
+        stored += usize::from(asked.await.unwrap());
+    }
+    assert_eq!(stored, 10);
+    let (outputs, left) = store
+        .read_now(|view| {
+            let workspace = "w1".parse().unwrap();
+            Ok((
+                view.outputs_of_chat(&workspace, &"c1".parse().unwrap())?
+                    .len(),
+                view.output_bytes_left(&workspace, NOON)?,
+            ))
+        })
+        .unwrap();
+    assert_eq!((outputs, left), (10, 0));
+}
+
+#[tokio::test]
+async fn a_deleted_workspace_takes_its_quotas_along() {
+    let home = Home::new();
+    let store = ready(&home).await;
+    set(
+        &store,
+        QuotaSettings {
+            max_concurrent: Some(5),
+            ..QuotaSettings::default()
+        },
+    )
+    .await;
+    let lease = admit(&store, 1, NOON).await.unwrap();
+    end(&store, lease).await;
+    write(&store, |tx| {
+        tx.admit_outputs(&"w1".parse().unwrap(), 5, NOON)
+    })
+    .await
+    .unwrap();
+    write(&store, |tx| tx.delete_workspace(&"w1".parse().unwrap())).await;
+    write(&store, |tx| tx.put_workspace(&workspace("w1", "o1"))).await;
+    let usage = store
+        .read_now(|view| view.quota_usage(&"w1".parse().unwrap(), NOON))
+        .unwrap();
+    assert_eq!(
+        (
+            usage.quotas.max_concurrent,
+            usage.admitted_in_hour,
+            usage.stored_bytes_today
+        ),
+        (2, 0, 0)
+    );
+    assert_eq!(usage.set, []);
+    let unknown = store
+        .write(|tx| tx.put_quotas(&"nobody".parse().unwrap(), &QuotaSettings::default()))
+        .await;
+    assert!(matches!(unknown, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn settings_come_back_as_they_were_put() {
+    let home = Home::new();
+    let store = ready(&home).await;
+    let all = QuotaSettings {
+        max_concurrent: Some(7),
+        max_resource_class: Some(ResourceClass::Medium),
+        max_job_seconds: Some(8),
+        max_artifact_bytes_per_day: Some(9),
+        max_jobs_per_hour: Some(10),
+    };
+    set(&store, all).await;
+    let read = |store: &Store| {
+        store
+            .read_now(|view| view.quota_settings(&"w1".parse().unwrap()))
+            .unwrap()
+    };
+    assert_eq!(read(&store), all);
+    assert_eq!(all.set(), Quota::ALL);
+    set(&store, QuotaSettings::default()).await;
+    assert_eq!(read(&store), QuotaSettings::default());
+}
+
+fn denial(number: u64, workspace: &str, name: &str) -> DenialRecord {
+    DenialRecord {
+        at: UnixMillis(number),
+        organization: "o1".parse().unwrap(),
+        workspace: workspace.parse().unwrap(),
+        chat: "c1".parse().unwrap(),
+        user: "u1".parse().unwrap(),
+        role: Role::Viewer,
+        name: name.to_owned(),
+        limit: None,
+        request: None,
+    }
+}
+
+#[tokio::test]
+async fn denials_are_a_ring_that_is_paged_and_filtered() {
+    let home = Home::new();
+    let store = home.open();
+    let total = limits::MAX_DENIALS + 250;
+    for start in (0..total).step_by(1_000) {
+        let some: Vec<DenialRecord> = (start..(start + 1_000).min(total))
+            .map(|number| {
+                let of = if number % 10 == 0 { "w1" } else { "w2" };
+                let name = if number % 4 == 0 { "role" } else { "workspace" };
+                denial(number, of, name)
+            })
+            .collect();
+        write(&store, move |tx| tx.put_denials(&some)).await;
+    }
+    let page = |filter: DenialFilter| store.read_now(|view| view.denials(&filter)).unwrap();
+    let mut seen = Vec::new();
+    let mut before = None;
+    loop {
+        let rows = page(DenialFilter {
+            before,
+            limit: 700,
+            ..DenialFilter::default()
+        });
+        let Some(last) = rows.last() else { break };
+        before = Some(last.number);
+        seen.extend(rows.into_iter().map(|entry| entry.record.at.0));
+    }
+    assert_eq!(seen.len() as u64, limits::MAX_DENIALS);
+    assert!(seen.windows(2).all(|pair| pair[0] == pair[1] + 1));
+    assert_eq!(seen[0], total - 1);
+    let some = page(DenialFilter {
+        workspace: Some("w1".parse().unwrap()),
+        name: Some("role".to_owned()),
+        before: None,
+        limit: 5,
+    });
+    assert_eq!(some.len(), 5);
+    assert!(some.iter().all(|entry| entry.record.at.0 % 20 == 0));
+    // After a restart they are there, and numbers go on.
+    store.close().await.unwrap();
+    let store = home.open();
+    let newest = |store: &Store| {
+        let filter = DenialFilter {
+            limit: 1,
+            ..DenialFilter::default()
+        };
+        store.read_now(|view| view.denials(&filter)).unwrap()[0].number
+    };
+    let before = newest(&store);
+    write(&store, |tx| tx.put_denials(&[denial(1, "w1", "role")])).await;
+    assert_eq!(newest(&store), before + 1);
+}
+
+#[tokio::test]
+async fn the_audit_trail_is_filtered_without_gap_or_overlap() {
+    let home = Home::new();
+    let store = home.open();
+    write(&store, |tx| {
+        for number in 0..2_500_u64 {
+            tx.audit(AuditRow {
+                at: UnixMillis(number),
+                actor: if number % 3 == 0 {
+                    Actor::Operator
+                } else {
+                    Actor::System
+                },
+                subject: format!("workspace/w{}", number % 2),
+                ..audit_row(if number % 5 == 0 {
+                    "workspace.updated"
+                } else {
+                    "lease.ended"
+                })
+            })?;
+        }
+        Ok(())
+    })
+    .await;
+    let filter = AuditFilter {
+        actor: Some(Actor::Operator),
+        action_prefix: Some("workspace.".to_owned()),
+        subject: Some("workspace/w0".to_owned()),
+        since: Some(UnixMillis(300)),
+        until: Some(UnixMillis(2_400)),
+        before: None,
+        limit: 7,
+    };
+    let wanted: Vec<u64> = (300..2_400).rev().filter(|n| n % 30 == 0).collect();
+    let mut seen = Vec::new();
+    let mut before = None;
+    loop {
+        let filter = AuditFilter {
+            before,
+            ..filter.clone()
+        };
+        let (rows, next) = store.read_now(|view| view.audit_page(&filter)).unwrap();
+        assert!(rows.len() <= 7);
+        seen.extend(rows.into_iter().map(|entry| entry.row.at.0));
+        match next {
+            Some(next) => before = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(seen, wanted);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Admit(u8),
+    End(u8),
+    Idle(u8),
+    /// Milliseconds that pass; may be negative.
+    Time(i64),
+    Limits(u64, u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0_u8..12).prop_map(Step::Admit),
+        4 => (0_u8..12).prop_map(Step::End),
+        1 => (0_u8..12).prop_map(Step::Idle),
+        4 => (0_i64..1_500_000).prop_map(Step::Time),
+        1 => (-50_000_i64..0).prop_map(Step::Time),
+        2 => (0_u64..6, 0_u64..8).prop_map(|(live, hour)| Step::Limits(live, hour)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// The counter is what the rows are, and the window is what a list of all admissions says.
+    #[test]
+    fn quotas_follow_a_simple_model(steps in proptest::collection::vec(step(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let home = Home::new();
+            let store = ready(&home).await;
+            let (mut live_chats, mut admissions) = (BTreeMap::new(), Vec::<u64>::new());
+            let (mut now, mut number, mut max_live, mut max_hour) = (NOON.0, 0_u128, 2, 60);
+            for step in steps {
+                match step {
+                    Step::Time(by) => now = now.saturating_add_signed(by),
+                    Step::Limits(live, hour) => {
+                        (max_live, max_hour) = (live, hour);
+                        set(&store, QuotaSettings {
+                            max_concurrent: Some(live),
+                            max_jobs_per_hour: Some(hour),
+                            ..QuotaSettings::default()
+                        }).await;
+                    }
+                    Step::Admit(chat) if !live_chats.contains_key(&chat) => {
+                        number += 1;
+                        let id = number;
+                        let got = write(&store, move |tx| {
+                            let chat = format!("c{chat}");
+                            admit_in(tx, id, &chat, ResourceClass::Small, UnixMillis(now))
+                        }).await;
+                        // A clock that is a little behind stands still.
+                        let at = now.max(admissions.last().copied().unwrap_or(0));
+                        let in_hour = admissions.iter().filter(|a| **a + HOUR_MS > at).count();
+                        let wanted = if live_chats.len() as u64 >= max_live {
+                            Some("quota:max_concurrent")
+                        } else if in_hour as u64 >= max_hour {
+                            Some("quota:max_jobs_per_hour")
+                        } else {
+                            None
+                        };
+                        assert_eq!(name(&got), wanted);
+                        if let Ok(lease) = got {
+                            live_chats.insert(chat, lease);
+                            admissions.push(at);
+                        }
+                    }
+                    Step::Admit(_) => {}
+                    Step::End(chat) => {
+                        if let Some(lease) = live_chats.remove(&chat) {
+                            end(&store, lease).await;
+                        }
+                    }
+                    Step::Idle(chat) => {
+                        if let Some(lease) = live_chats.get(&chat).cloned() {
+                            write(&store, move |tx| tx.put_lease(&LeaseRecord {
+                                state: LeaseState::Idle,
+                                ..lease
+                            })).await;
+                        }
+                    }
+                }
+                let (counted, rows) = store.read_now(live).unwrap();
+                assert_eq!((counted as usize, rows), (live_chats.len(), live_chats.len()));
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_job_passes_the_same_gate() {
+    let home = Home::new();
+    let store = ready(&home).await;
+    let ask = |role, seconds, forced_off| {
+        let profiles: Vec<ProfileId> = vec!["default".parse().unwrap()];
+        let (organization, workspace) = (organization("o1").id, workspace("w1", "o1").id);
+        store
+            .read_now(|view| {
+                let ask = GateAsk {
+                    forced_off,
+                    organization: &organization,
+                    workspace: &workspace,
+                    role,
+                    active_profiles: &profiles,
+                };
+                view.admit_job(&ask, seconds)
+            })
+            .unwrap()
+    };
+    assert!(ask(Role::Editor, 3_600, false).is_ok());
+    assert_eq!(
+        name(&ask(Role::Editor, 3_601, false)),
+        Some("quota:max_job_seconds")
+    );
+    assert_eq!(name(&ask(Role::Viewer, 1, false)), Some("role"));
+    assert_eq!(name(&ask(Role::Editor, 1, true)), Some("deployment"));
+}
