@@ -225,6 +225,9 @@ async fn the_profile_says_how_large_a_sandbox_is_and_what_goes_in_and_out() {
     let profile = "resource_class = 'LARGE'\noutput_types = ['csv']\nmax_output_files = 1\n\
                    max_output_bytes = 4\nmax_input_file_bytes = 3\nmax_input_bytes = 5\n";
     let (daemon, client) = daemon(PATIENT, 8, profile).await;
+    // A workspace has small ones unless an operator says otherwise.
+    let quotas = json!({"quotas": {"max_resource_class": "LARGE"}});
+    daemon.admin("PUT", "workspaces/w1", &quotas).await.expect(200);
     let _ = bash(
         &client,
         "c",
