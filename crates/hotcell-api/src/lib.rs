@@ -11,6 +11,7 @@ pub mod bash;
 pub mod code;
 pub mod files;
 pub mod lease;
+pub mod network;
 pub mod problem;
 pub mod tools;
 pub mod user;

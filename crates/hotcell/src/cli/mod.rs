@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod image;
 mod local;
+mod policy;
 mod serve;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
@@ -106,6 +107,9 @@ enum Command {
     /// The workspaces.
     #[command(subcommand)]
     Workspace(commands::WorkspaceCommand),
+    /// Network policies in files. Needs no running daemon.
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     /// The credentials that chat backends sign with.
     #[command(subcommand)]
     Credential(commands::CredentialCommand),
@@ -127,6 +131,7 @@ pub fn main() -> ExitCode {
         Command::Deployment(command) => command.run(),
         Command::Organization(command) => command.run(),
         Command::Workspace(command) => command.run(),
+        Command::Policy(command) => command.run(),
         Command::Credential(command) => command.run(),
     };
     match result {

@@ -135,7 +135,9 @@ impl Host for KernelHost {
         gateway: IpAddr,
     ) -> io::Result<(UdpSocket, TcpListener)> {
         let work = move || {
-            let namespace = namespace.map(|namespace| namespace.try_clone()).transpose()?;
+            let namespace = namespace
+                .map(|namespace| namespace.try_clone())
+                .transpose()?;
             dns_sockets(namespace, gateway).map_err(|error| match error {
                 // Whether somebody has the port is told by its kind.
                 OpenError::Socket(error) => error,

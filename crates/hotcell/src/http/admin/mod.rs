@@ -4,6 +4,7 @@
 mod credentials;
 mod deployment;
 mod lists;
+mod network;
 mod organizations;
 mod workspaces;
 
@@ -47,6 +48,12 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(credentials::delete_credential))
         .routes(routes!(credentials::rotate_credential))
         .routes(routes!(credentials::finish_rotation))
+        .routes(routes!(
+            network::get_network_policy,
+            network::put_network_policy,
+            network::delete_network_policy
+        ))
+        .routes(routes!(network::list_egress_events))
         .routes(routes!(lists::list_audit))
         .routes(routes!(lists::list_leases))
         .routes(routes!(lists::list_profiles))
