@@ -50,10 +50,25 @@ pub fn ruleset(table: ObjectName, host_end: &InterfaceName, gateway: Ipv4Addr) -
         table,
         sets: Vec::new(),
         chains: vec![
-            chain("before_routing", Hook::Prerouting, BEFORE_ROUTING_PRIORITY, before_routing),
-            chain("input", Hook::Input, FILTER_PRIORITY, vec![rule([from(), drop()])]),
+            chain(
+                "before_routing",
+                Hook::Prerouting,
+                BEFORE_ROUTING_PRIORITY,
+                before_routing,
+            ),
+            chain(
+                "input",
+                Hook::Input,
+                FILTER_PRIORITY,
+                vec![rule([from(), drop()])],
+            ),
             chain("forward", Hook::Forward, FILTER_PRIORITY, forward),
-            chain("masquerade", Hook::PostroutingNat, SOURCE_NAT_PRIORITY, masquerade),
+            chain(
+                "masquerade",
+                Hook::PostroutingNat,
+                SOURCE_NAT_PRIORITY,
+                masquerade,
+            ),
         ],
     }
 }
