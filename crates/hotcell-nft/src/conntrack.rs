@@ -5,12 +5,7 @@
 //! packets must not pass as answers in a connection that was never theirs.
 
 use std::{
-    collections::HashSet,
-    io,
-    net::IpAddr,
-    os::fd::OwnedFd,
-    sync::mpsc as blocking,
-    time::Duration,
+    collections::HashSet, io, net::IpAddr, os::fd::OwnedFd, sync::mpsc as blocking, time::Duration,
 };
 
 use hotcell_egress::{dns::Connections, firewall::FirewallError, ruleset::Family};
@@ -45,7 +40,10 @@ const TCP_STATE: u16 = 1;
 const TCP_TIME_WAIT: u8 = 7;
 
 enum Request {
-    Remotes(IpAddr, blocking::SyncSender<Result<HashSet<IpAddr>, FirewallError>>),
+    Remotes(
+        IpAddr,
+        blocking::SyncSender<Result<HashSet<IpAddr>, FirewallError>>,
+    ),
     Forget(IpAddr, oneshot::Sender<Result<usize, FirewallError>>),
 }
 
@@ -197,7 +195,11 @@ fn connection(message: Message<'_>) -> Option<Connection> {
         .and_then(|tcp| find(tcp, TCP_STATE))
         .and_then(|state| state.first().copied());
     let mut name = nest(TUPLE_ORIGINAL, tuple);
-    name.extend(find(all, ID).map(|id| attribute(ID, id)).unwrap_or_default());
+    name.extend(
+        find(all, ID)
+            .map(|id| attribute(ID, id))
+            .unwrap_or_default(),
+    );
     Some(Connection {
         source: address(1, 3)?,
         destination: address(2, 4)?,
@@ -242,7 +244,12 @@ fn dump(
         let mut found = Vec::new();
         let asked = netlink.ask_other("list connections", &question, |message| {
             let ours = |known: &Connection| {
-                sandbox == if from_it { known.source } else { known.destination }
+                sandbox
+                    == if from_it {
+                        known.source
+                    } else {
+                        known.destination
+                    }
             };
             found.extend(connection(message).filter(ours));
         });
@@ -252,7 +259,9 @@ fn dump(
             other => return other.map(|()| found),
         }
     }
-    Err(FirewallError::Limit("connections change faster than they can be read"))
+    Err(FirewallError::Limit(
+        "connections change faster than they can be read",
+    ))
 }
 
 fn remotes(netlink: &mut Netlink, sandbox: IpAddr) -> Result<HashSet<IpAddr>, FirewallError> {

@@ -245,9 +245,17 @@ mod tests {
         assert_eq!(headers(&options), Some((6, to, Some(443))));
         let mut v6 = vec![0x60, 0, 0, 0, 0, 8, 17, 64];
         v6.extend([0; 16]);
-        v6.extend("2001:db8::5".parse::<std::net::Ipv6Addr>().unwrap().octets());
+        v6.extend(
+            "2001:db8::5"
+                .parse::<std::net::Ipv6Addr>()
+                .unwrap()
+                .octets(),
+        );
         v6.extend([0, 1, 0, 53]);
-        assert_eq!(headers(&v6), Some((17, "2001:db8::5".parse().unwrap(), Some(53))));
+        assert_eq!(
+            headers(&v6),
+            Some((17, "2001:db8::5".parse().unwrap(), Some(53)))
+        );
     }
 
     #[test]

@@ -422,9 +422,14 @@ pub(crate) fn interface_bytes(name: &str) -> [u8; INTERFACE_BYTES] {
 
 /// The base of a chain from the kernel's numbers, when it is one that hotcell makes.
 pub(crate) fn base_of(hook: u32, nat: bool, priority: i32, policy: u32) -> Option<Base> {
-    let hook = [Hook::Input, Hook::Forward, Hook::Prerouting, Hook::PostroutingNat]
-        .into_iter()
-        .find(|known| hook_number(*known) == hook && nat == (*known == Hook::PostroutingNat))?;
+    let hook = [
+        Hook::Input,
+        Hook::Forward,
+        Hook::Prerouting,
+        Hook::PostroutingNat,
+    ]
+    .into_iter()
+    .find(|known| hook_number(*known) == hook && nat == (*known == Hook::PostroutingNat))?;
     Some(Base {
         hook,
         priority,

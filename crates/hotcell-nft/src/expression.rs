@@ -261,10 +261,7 @@ impl Expressions<'_> {
                     c"immediate",
                     &[
                         (sys::NFTNL_EXPR_IMM_DREG, Value::U32(REGISTER)),
-                        (
-                            sys::NFTNL_EXPR_IMM_DATA,
-                            Value::Bytes(&mark.to_ne_bytes()),
-                        ),
+                        (sys::NFTNL_EXPR_IMM_DATA, Value::Bytes(&mark.to_ne_bytes())),
                     ],
                 );
                 self.add(

@@ -76,7 +76,9 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 
 /// The data of the first attribute of a kind.
 pub(crate) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(of, _)| *of == kind).map(|(_, data)| data)
+    attributes(bytes)
+        .find(|(of, _)| *of == kind)
+        .map(|(_, data)| data)
 }
 
 #[cfg(test)]

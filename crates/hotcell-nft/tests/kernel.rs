@@ -229,17 +229,25 @@ async fn logging_and_the_host_scope_are_read_back() {
     firewall.replace(&ruleset, &[]).await.unwrap();
     assert_eq!(firewall.differences(&ruleset).await.unwrap(), []);
     let seen = space.nft("list chain inet hotcell l_lease1_forward");
-    let told = "limit rate 10/second burst 10 packets log prefix \"l_lease1_denied\" group 77 snaplen 96";
+    let told =
+        "limit rate 10/second burst 10 packets log prefix \"l_lease1_denied\" group 77 snaplen 96";
     assert!(seen.contains(told), "{seen}");
     let seen = space.nft("list chain inet hotcell forward");
     assert!(seen.contains("policy accept"), "{seen}");
     // The same of the host's side of a gateway, which asks the kernel for the host's addresses.
-    let host = way_out::ruleset(name("other"), &"hcu-x".parse().unwrap(), [100, 65, 0, 2].into());
+    let host = way_out::ruleset(
+        name("other"),
+        &"hcu-x".parse().unwrap(),
+        [100, 65, 0, 2].into(),
+    );
     firewall.replace(&host, &[]).await.unwrap();
     assert_eq!(firewall.differences(&host).await.unwrap(), []);
     let seen = space.nft("list chain inet other before_routing");
     let local = "iifname \"hcu-x\" fib daddr type local drop";
-    assert!(seen.contains(local) && seen.contains("priority mangle"), "{seen}");
+    assert!(
+        seen.contains(local) && seen.contains("priority mangle"),
+        "{seen}"
+    );
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use std::{
 use async_trait::async_trait;
 use hotcell_agent_client::AgentSandbox;
 use hotcell_runtime::{
-    Check, Facts, FilterSite, ImageInfo, Isolation, LeaseLocks, NetworkMode, Observed, ObservedState, Runtime,
-    RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats,
+    Check, Facts, FilterSite, ImageInfo, Isolation, LeaseLocks, NetworkMode, Observed,
+    ObservedState, Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats,
 };
 use hotcell_types::{AgentKey, LeaseId};
 

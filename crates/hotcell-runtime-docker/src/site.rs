@@ -73,10 +73,7 @@ impl Core {
                 interface: net::host_end(lease),
                 gateway: uplink.gateway,
             }),
-            ranges: vec![
-                (IpAddr::V4(RANGE.0), RANGE.1),
-                (IpAddr::V4(ends.far), 30),
-            ],
+            ranges: vec![(IpAddr::V4(RANGE.0), RANGE.1), (IpAddr::V4(ends.far), 30)],
         })
     }
 }

@@ -208,7 +208,10 @@ impl Embedded {
                     .map(String::as_str)
                     .collect();
                 if foreign.is_empty() {
-                    Check::pass(ID, "the gateway namespace leads nowhere but through filters")
+                    Check::pass(
+                        ID,
+                        "the gateway namespace leads nowhere but through filters",
+                    )
                 } else {
                     Check::fail(
                         ID,

@@ -40,7 +40,6 @@ use rtnetlink::{
     },
 };
 
-
 pub use netlink::{detach, index_of, is_missing, nl};
 pub use sysctl::{close_gateway, close_sandbox, forward_from, make_writable};
 
@@ -111,7 +110,13 @@ pub async fn look(handle: &Handle, host_end: &str, seed: u32) -> io::Result<Host
     };
     let mut taken = BTreeSet::new();
     let mut own = None;
-    let addresses: Vec<_> = handle.address().get().execute().try_collect().await.map_err(nl)?;
+    let addresses: Vec<_> = handle
+        .address()
+        .get()
+        .execute()
+        .try_collect()
+        .await
+        .map_err(nl)?;
     for message in addresses {
         for attribute in &message.attributes {
             if let AddressAttribute::Address(std::net::IpAddr::V4(address)) = attribute {
@@ -130,7 +135,13 @@ pub async fn look(handle: &Handle, host_end: &str, seed: u32) -> io::Result<Host
         detach(handle, host_end).await?;
     }
     let query = RouteMessageBuilder::<Ipv4Addr>::new().build();
-    let routes: Vec<_> = handle.route().get(query).execute().try_collect().await.map_err(nl)?;
+    let routes: Vec<_> = handle
+        .route()
+        .get(query)
+        .execute()
+        .try_collect()
+        .await
+        .map_err(nl)?;
     for message in routes {
         let bits = message.header.destination_prefix_length;
         for attribute in message.attributes {
@@ -143,7 +154,9 @@ pub async fn look(handle: &Handle, host_end: &str, seed: u32) -> io::Result<Host
     }
     let free = |number: &u32| {
         let addresses = UplinkAddresses::numbered(*number);
-        !taken.iter().any(|(address, bits)| overlap(addresses.host, *address, *bits))
+        !taken
+            .iter()
+            .any(|(address, bits)| overlap(addresses.host, *address, *bits))
     };
     (0..NUMBERS)
         .map(|step| seed.wrapping_add(step) % NUMBERS)
@@ -207,7 +220,13 @@ pub async fn route(handle: &Handle, addresses: UplinkAddresses) -> io::Result<()
         .gateway(addresses.host)
         .table_id(WAY_OUT)
         .build();
-    handle.route().add(out).replace().execute().await.map_err(nl)?;
+    handle
+        .route()
+        .add(out)
+        .replace()
+        .execute()
+        .await
+        .map_err(nl)?;
     sysctl::forward_from(UPLINK)
 }
 
@@ -215,10 +234,16 @@ async fn make_rules(handle: &Handle) -> io::Result<()> {
     let rule = |priority| handle.rule().add().v4().priority(priority);
     let to = RuleAction::ToTable;
     for (priority, table) in [(100, MAIN), (110, WAY_OUT)] {
-        let rule = rule(priority).fw_mark(WAY_OUT_MARK).table_id(table).action(to);
+        let rule = rule(priority)
+            .fw_mark(WAY_OUT_MARK)
+            .table_id(table)
+            .action(to);
         existing(rule.execute().await)?;
     }
-    let own = rule(200).input_interface(LOOPBACK_NAME).table_id(MAIN).action(to);
+    let own = rule(200)
+        .input_interface(LOOPBACK_NAME)
+        .table_id(MAIN)
+        .action(to);
     existing(own.execute().await)?;
     existing(rule(300).action(RuleAction::Blackhole).execute().await)
 }
@@ -262,9 +287,7 @@ pub async fn is_peer(handle: &Handle, host_index: u32) -> io::Result<bool> {
         .try_next()
         .await;
     match link.map_err(nl) {
-        Ok(Some(link)) => Ok(link
-            .attributes
-            .contains(&LinkAttribute::Link(host_index))),
+        Ok(Some(link)) => Ok(link.attributes.contains(&LinkAttribute::Link(host_index))),
         Ok(None) => Ok(false),
         Err(error) if is_missing(&error) => Ok(false),
         Err(error) => Err(error),
@@ -305,7 +328,11 @@ mod tests {
             ([100, 65, 0, 16], 30, false),
             ([10, 0, 0, 0], 8, false),
         ] {
-            assert_eq!(overlap(ours, Ipv4Addr::from(other), bits), meets, "{other:?}/{bits}");
+            assert_eq!(
+                overlap(ours, Ipv4Addr::from(other), bits),
+                meets,
+                "{other:?}/{bits}"
+            );
         }
     }
 }

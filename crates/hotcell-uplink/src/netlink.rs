@@ -52,4 +52,3 @@ pub fn is_missing(error: &io::Error) -> bool {
     const NO_SUCH_DEVICE: i32 = 19;
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_DEVICE)
 }
-

@@ -58,8 +58,16 @@ pub(crate) fn plug(
             handle.link().set(loopback).execute().await.map_err(nl)?;
             set_up(&handle, NEAR_NAME, ends.near).await?;
             if filtered {
-                let out = RouteMessageBuilder::<Ipv4Addr>::new().gateway(ends.far).build();
-                handle.route().add(out).replace().execute().await.map_err(nl)?;
+                let out = RouteMessageBuilder::<Ipv4Addr>::new()
+                    .gateway(ends.far)
+                    .build();
+                handle
+                    .route()
+                    .add(out)
+                    .replace()
+                    .execute()
+                    .await
+                    .map_err(nl)?;
             }
             Ok(())
         })

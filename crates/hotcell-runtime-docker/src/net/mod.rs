@@ -177,7 +177,11 @@ mod tests {
             ("broken\n", true),
         ] {
             let table = format!("{HEAD}{line}");
-            assert_eq!(foreign_ipv4_route(&table, None).is_some(), foreign, "{line:?}");
+            assert_eq!(
+                foreign_ipv4_route(&table, None).is_some(),
+                foreign,
+                "{line:?}"
+            );
         }
         let by = format!("{HEAD}eth0\t00000000\t01004064\t0003\t0\t0\t0\t00000000\n");
         let gateway = |last| Some(Ipv4Addr::new(100, 64, 0, last));

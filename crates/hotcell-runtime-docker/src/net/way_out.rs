@@ -35,15 +35,21 @@ pub(crate) fn connect_out(
 ) -> io::Result<UplinkAddresses> {
     let _one_at_a_time = FINDING.lock().unwrap_or_else(PoisonError::into_inner);
     let name = host_end(lease);
-    let seed = name
-        .bytes()
-        .fold(0, |sum: u32, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    let seed = name.bytes().fold(0, |sum: u32, byte| {
+        sum.wrapping_mul(31).wrapping_add(byte.into())
+    });
     let host = OwnedFd::from(File::open("/proc/thread-self/ns/net")?);
     within(far, uplink::close_gateway)?;
-    let look = || within(&host, || block_on(async |handle| uplink::look(&handle, &name, seed).await));
+    let look = || {
+        within(&host, || {
+            block_on(async |handle| uplink::look(&handle, &name, seed).await)
+        })
+    };
     let mut side = look()?;
     if let HostSide::Present { index, .. } = side
-        && !within(far, || block_on(async |handle| uplink::is_peer(&handle, index).await))?
+        && !within(far, || {
+            block_on(async |handle| uplink::is_peer(&handle, index).await)
+        })?
     {
         // It leads to a far end that was lost.
         disconnect(lease)?;

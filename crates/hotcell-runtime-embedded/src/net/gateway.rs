@@ -224,8 +224,11 @@ pub(crate) fn remove_host_end(name: &str) -> io::Result<()> {
         })
     };
     // A thread of its own: the caller may be in a reactor already.
-    thread::scope(|scope| scope.spawn(removing).join())
-        .unwrap_or_else(|_| Err(io::Error::other("the thread that removes the uplink failed")))
+    thread::scope(|scope| scope.spawn(removing).join()).unwrap_or_else(|_| {
+        Err(io::Error::other(
+            "the thread that removes the uplink failed",
+        ))
+    })
 }
 
 /// Lets go of the namespace that `path` keeps alive; it ends with its last sandbox.

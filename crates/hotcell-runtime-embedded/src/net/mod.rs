@@ -15,8 +15,8 @@ mod link;
 mod slot;
 
 pub(crate) use gateway::{Gateway, close as close_gateway, remove_host_end};
-pub(crate) use link::{Reach, configure_inside, unlink_inside};
-pub(crate) use slot::{RANGE as SLOT_RANGE, Slot};
 pub(crate) use hotcell_uplink::{
     RANGE as UPLINK_RANGE, UPLINK, UplinkAddresses, close_sandbox, make_writable,
 };
+pub(crate) use link::{Reach, configure_inside, unlink_inside};
+pub(crate) use slot::{RANGE as SLOT_RANGE, Slot};

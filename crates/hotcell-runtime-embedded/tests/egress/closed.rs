@@ -36,11 +36,17 @@ async fn an_allowing_policy_opens_nothing_inside(stage: &Stage<'_>) {
         .filter(|address| address.is_ipv4())
         .map(ToString::to_string)
         .collect();
-    assert!(host.len() >= 3, "the host's own, the control's and the uplink's: {host:?}");
+    assert!(
+        host.len() >= 3,
+        "the host's own, the control's and the uplink's: {host:?}"
+    );
     let mut closed: Vec<Probe<'_>> = Vec::new();
     for address in &host {
         for port in SERVICE_PORTS {
-            closed.extend([("tcp", address.as_str(), port), ("udp", address.as_str(), port)]);
+            closed.extend([
+                ("tcp", address.as_str(), port),
+                ("udp", address.as_str(), port),
+            ]);
         }
     }
     let neighbour = other_site.v4.sandbox.to_string();
@@ -49,18 +55,42 @@ async fn an_allowing_policy_opens_nothing_inside(stage: &Stage<'_>) {
     let of_stopped = stopped.v4.gateway.to_string();
     for address in [&neighbour, &gateway_of_neighbour, &uplink, &of_stopped] {
         for port in [53, 80, 8000, 8888] {
-            closed.extend([("tcp", address.as_str(), port), ("udp", address.as_str(), port)]);
+            closed.extend([
+                ("tcp", address.as_str(), port),
+                ("udp", address.as_str(), port),
+            ]);
         }
     }
-    for address in ["169.254.169.254", "169.254.170.2", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.100.100.200", "198.18.0.1"] {
+    for address in [
+        "169.254.169.254",
+        "169.254.170.2",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "100.100.100.200",
+        "198.18.0.1",
+    ] {
         closed.extend([("tcp", address, 80), ("udp", address, 9999)]);
     }
-    let open = [("tcp", "203.0.113.5", 80), ("udp", "198.51.100.9", 9999), ("tcp", "192.0.2.77", 8080)];
+    let open = [
+        ("tcp", "203.0.113.5", 80),
+        ("udp", "198.51.100.9", 9999),
+        ("tcp", "192.0.2.77", 8080),
+    ];
     cell.only(&open, &closed).await;
     assert_eq!(stage.internet.host_hits(), 0);
     // An address that the host got after the filter was made: the host's own table asks the kernel.
-    stage.internet.run_on_host("ip", &["addr", "add", "203.0.113.200/32", "dev", "lo"]);
-    cell.only(&[open[0]], &[("tcp", "203.0.113.200", 8080), ("udp", "203.0.113.200", 2222)]).await;
+    stage
+        .internet
+        .run_on_host("ip", &["addr", "add", "203.0.113.200/32", "dev", "lo"]);
+    cell.only(
+        &[open[0]],
+        &[
+            ("tcp", "203.0.113.200", 8080),
+            ("udp", "203.0.113.200", 2222),
+        ],
+    )
+    .await;
     assert_eq!(stage.internet.host_hits(), 0);
     // And what an engine of the host's hands on to a container is no way round either.
     stage.internet.run_on_host(
@@ -74,10 +104,16 @@ async fn an_allowing_policy_opens_nothing_inside(stage: &Stage<'_>) {
 
 /// EG-33 and EG-34.
 async fn other_protocols_do_not_pass(stage: &Stage<'_>) {
-    stage.internet.names().address("ok.example.org", &["203.0.113.5", "2001:db8::5"]);
+    stage
+        .internet
+        .names()
+        .address("ok.example.org", &["203.0.113.5", "2001:db8::5"]);
     let (_guard, cell, _filter) = stage.one("deny", &["allow ok.example.org"]).await;
     cell.only(
-        &[("tcp", "ok.example.org", 443), ("udp", "ok.example.org", 123)],
+        &[
+            ("tcp", "ok.example.org", 443),
+            ("udp", "ok.example.org", 123),
+        ],
         &[
             ("udp", "203.0.113.99", 443),
             ("tcp", "2001:db8::5", 443),
@@ -119,7 +155,8 @@ print('sent')
         .into_iter()
         .filter(|(address, protocol)| {
             let resolver = address.to_string() == "198.51.100.53";
-            !resolver && (address.to_string() != "203.0.113.5" || !["tcp", "udp"].contains(&&**protocol))
+            !resolver
+                && (address.to_string() != "203.0.113.5" || !["tcp", "udp"].contains(&&**protocol))
         })
         .collect();
     assert!(strangers.is_empty(), "{strangers:?}");
@@ -128,7 +165,12 @@ print('sent')
 /// EG-28.
 async fn other_spellings_of_an_address_are_that_address(stage: &Stage<'_>) {
     let (_guard, cell, _filter) = stage.one("allow", &[]).await;
-    let metadata = ["2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518"];
+    let metadata = [
+        "2852039166",
+        "0xa9fea9fe",
+        "0251.0376.0251.0376",
+        "169.254.43518",
+    ];
     let closed: Vec<Probe<'_>> = metadata.iter().map(|host| ("tcp", *host, 80)).collect();
     // 203.0.113.5 as a number: the same spelling of an address that is open.
     cell.only(&[("tcp", "3405803781", 80)], &closed).await;
@@ -136,7 +178,10 @@ async fn other_spellings_of_an_address_are_that_address(stage: &Stage<'_>) {
         .sh("timeout 5 bash -c 'exec 3<>/dev/tcp/2852039166/80' 2>/dev/null; echo $?; timeout 5 bash -c 'exec 3<>/dev/tcp/3405803781/80 && echo open'")
         .await;
     let lines: Vec<&str> = said.stdout.lines().collect();
-    assert!(lines.len() == 2 && lines[0] != "0" && lines[1] == "open", "{said:?}");
+    assert!(
+        lines.len() == 2 && lines[0] != "0" && lines[1] == "open",
+        "{said:?}"
+    );
     assert_eq!(stage.internet.names().asked(), []);
 }
 
@@ -150,16 +195,23 @@ async fn nothing_passes_before_a_filter_or_without_one(stage: &Stage<'_>) {
     let to_neighbour = second_site.v4.sandbox.to_string();
     let agent = ("tcp", to_neighbour.as_str(), 8888);
     assert_eq!(cell.probe(&[probes[0], probes[1], agent]).await, [false; 3]);
-    assert!(stage.internet.arrived().is_empty(), "{:?}", stage.internet.arrived());
+    assert!(
+        stage.internet.arrived().is_empty(),
+        "{:?}",
+        stage.internet.arrived()
+    );
     // A table without a filter for this sandbox lets nothing of it pass either.
     let guard = Guard::open(stage.internet, &site).await;
-    let neighbours = guard.admit(&second, &second_site, policy("allow", &[])).await;
+    let neighbours = guard
+        .admit(&second, &second_site, policy("allow", &[]))
+        .await;
     assert_eq!(cell.probe(&[probes[0], probes[1], agent]).await, [false; 3]);
     neighbour.only(&probes, &[]).await;
     let filter = guard.admit(&lease, &site, policy("allow", &[])).await;
     cell.only(&probes, &[agent]).await;
     // An open connection ends with the table.
-    cell.get("python3 - <<'E' >/tmp/said 2>&1 &
+    cell.get(
+        "python3 - <<'E' >/tmp/said 2>&1 &
 import socket, time
 s = socket.create_connection(('203.0.113.5', 443)); s.settimeout(2)
 print('open', flush=True)
@@ -167,11 +219,13 @@ while True:
     try: s.send(b'x'); s.recv(9); print('.', end='', flush=True); time.sleep(0.05)
     except OSError: print('cut', flush=True); break
 E
-for i in $(seq 100); do grep -q '\\.' /tmp/said && break; sleep 0.05; done; head -1 /tmp/said")
-        .await;
+for i in $(seq 100); do grep -q '\\.' /tmp/said && break; sleep 0.05; done; head -1 /tmp/said",
+    )
+    .await;
     guard.firewall.remove(&table()).await.unwrap();
     assert_eq!(cell.probe(&[probes[0], probes[1], agent]).await, [false; 3]);
-    cell.get("for i in $(seq 100); do grep -q cut /tmp/said && exit 0; sleep 0.1; done; exit 1").await;
+    cell.get("for i in $(seq 100); do grep -q cut /tmp/said && exit 0; sleep 0.1; done; exit 1")
+        .await;
     // It comes back as it was.
     let mut whole = base(&site);
     filter.rules.join(&mut whole, true);
@@ -184,7 +238,13 @@ for i in $(seq 100); do grep -q '\\.' /tmp/said && break; sleep 0.05; done; head
 async fn a_sandbox_without_a_network_stays_closed(stage: &Stage<'_>) {
     let (_guard, filtered, _filter) = stage.one("allow", &[]).await;
     let closed = stage.rig.start().await;
-    let neighbour = stage.rig.runtime.filter_site(&filtered.lease).await.unwrap().v4;
+    let neighbour = stage
+        .rig
+        .runtime
+        .filter_site(&filtered.lease)
+        .await
+        .unwrap()
+        .v4;
     let (sandbox, gateway) = (neighbour.sandbox.to_string(), neighbour.gateway.to_string());
     let probes = [
         ("tcp", "203.0.113.5", 443),
@@ -197,7 +257,10 @@ async fn a_sandbox_without_a_network_stays_closed(stage: &Stage<'_>) {
     assert_eq!(closed.probe(&probes).await, [false; 6]);
     filtered.only(&probes[..2], &probes[2..5]).await;
     let site = stage.rig.runtime.filter_site(&closed.lease).await;
-    assert!(matches!(site, Err(RuntimeError::Unsupported { .. })), "{site:?}");
+    assert!(
+        matches!(site, Err(RuntimeError::Unsupported { .. })),
+        "{site:?}"
+    );
 }
 
 /// What the operator hears of a packet that was dropped.
@@ -206,10 +269,19 @@ async fn denied_packets_are_told(stage: &Stage<'_>) {
     let guard = Guard::open(stage.internet, &site).await;
     let namespace = site.namespace.as_ref().map(|fd| fd.try_clone().unwrap());
     let mut denied = DeniedPackets::start(namespace, LOG.group).unwrap();
-    let _filter = guard.admit(&lease, &site, policy("deny", &["allow 203.0.113.5"])).await;
+    let _filter = guard
+        .admit(&lease, &site, policy("deny", &["allow 203.0.113.5"]))
+        .await;
     let cell = stage.start(&lease, &key).await;
-    cell.only(&[("tcp", "203.0.113.5", 443)], &[("tcp", "203.0.113.99", 8443)]).await;
-    let packet = timeout(Duration::from_secs(10), denied.next()).await.unwrap().unwrap();
+    cell.only(
+        &[("tcp", "203.0.113.5", 443)],
+        &[("tcp", "203.0.113.99", 8443)],
+    )
+    .await;
+    let packet = timeout(Duration::from_secs(10), denied.next())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(packet.lease, lease.short());
     assert_eq!((packet.protocol, packet.port), (6, Some(8443)));
     assert_eq!(packet.destination.to_string(), "203.0.113.99");

@@ -75,17 +75,37 @@ async fn an_address_brings_no_connections_along(stage: &Stage<'_>) {
     let site = stage.rig.runtime.filter_site(&first.lease).await.unwrap();
     let address = IpAddr::from(site.v4.sandbox);
     let remotes = guard.conntrack.remotes(address).unwrap();
-    assert!(remotes.contains(&"203.0.113.5".parse().unwrap()), "{remotes:?}");
-    guard.firewall.remove_lease(&table(), &filter.rules).await.unwrap();
+    assert!(
+        remotes.contains(&"203.0.113.5".parse().unwrap()),
+        "{remotes:?}"
+    );
+    guard
+        .firewall
+        .remove_lease(&table(), &filter.rules)
+        .await
+        .unwrap();
     drop(filter);
     stage.rig.runtime.remove(&first.lease).await.unwrap();
-    assert!(!guard.conntrack.remotes(address).unwrap().is_empty(), "nobody forgot them");
+    assert!(
+        !guard.conntrack.remotes(address).unwrap().is_empty(),
+        "nobody forgot them"
+    );
     let (lease, key, site) = stage.create().await;
-    assert_eq!(IpAddr::from(site.v4.sandbox), address, "the place is used again");
-    let _filter = guard.admit(&lease, &site, policy("deny", &["allow 203.0.113.6"])).await;
+    assert_eq!(
+        IpAddr::from(site.v4.sandbox),
+        address,
+        "the place is used again"
+    );
+    let _filter = guard
+        .admit(&lease, &site, policy("deny", &["allow 203.0.113.6"]))
+        .await;
     assert!(guard.conntrack.remotes(address).unwrap().is_empty());
     let cell = stage.start(&lease, &key).await;
-    cell.only(&[("tcp", "203.0.113.6", 443)], &[("tcp", "203.0.113.5", 443)]).await;
+    cell.only(
+        &[("tcp", "203.0.113.6", 443)],
+        &[("tcp", "203.0.113.5", 443)],
+    )
+    .await;
 }
 
 /// The daemon is replaced while a filtered sandbox runs: link, routes and rules are adopted.
@@ -118,7 +138,11 @@ async fn replace_the_daemon(internet: &Internet, engine: Engine) {
     let guard = Guard::adopt(internet, &site);
     let filter = guard.readmit(&lease, &site, rules()).await;
     let cell = stage.rig.cell(&lease, &key).await;
-    cell.only(&[("tcp", "203.0.113.5", 443)], &[("tcp", "203.0.113.6", 443)]).await;
+    cell.only(
+        &[("tcp", "203.0.113.5", 443)],
+        &[("tcp", "203.0.113.6", 443)],
+    )
+    .await;
     let said = cell.get("cat /tmp/said").await;
     assert!(said.starts_with('.') && !said.contains("cut"), "{said}");
     drop((cell, filter, guard));

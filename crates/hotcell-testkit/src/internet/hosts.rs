@@ -12,7 +12,8 @@ use std::{
 };
 
 use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt,
+    sockopt,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, Interest},
@@ -182,7 +183,11 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAd
         .zip(here)
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     let here = Ipv4Addr::from(u32::from_be(here));
-    Ok((message.bytes, SocketAddrV4::new(from.ip(), from.port()), here))
+    Ok((
+        message.bytes,
+        SocketAddrV4::new(from.ip(), from.port()),
+        here,
+    ))
 }
 
 fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddrV4, from: Ipv4Addr) -> io::Result<()> {

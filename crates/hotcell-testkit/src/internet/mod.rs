@@ -95,11 +95,18 @@ impl Internet {
         let (asked, hits) = (names.clone(), host_hits.clone());
         let in_world = world.resident(move || {
             let mut servers = hosts::dns(DNS_PORT, &asked);
-            servers.extend(WEB_PORTS.iter().flat_map(|port| hosts::web(*port, &Arc::default())));
+            servers.extend(
+                WEB_PORTS
+                    .iter()
+                    .flat_map(|port| hosts::web(*port, &Arc::default())),
+            );
             servers
         });
         let on_host = host.resident(move || {
-            SERVICE_PORTS.iter().flat_map(|port| hosts::web(*port, &hits)).collect()
+            SERVICE_PORTS
+                .iter()
+                .flat_map(|port| hosts::web(*port, &hits))
+                .collect()
         });
         Self {
             names,
@@ -132,9 +139,13 @@ impl Internet {
     /// Every address of the host but its loopback ones.
     #[must_use]
     pub fn host_addresses(&self) -> Vec<IpAddr> {
-        let text = self.host.run("ip", &["-o", "addr", "show", "scope", "global"]);
+        let text = self
+            .host
+            .run("ip", &["-o", "addr", "show", "scope", "global"]);
         let of_line = |line: &str| {
-            let mut words = line.split_whitespace().skip_while(|word| !word.starts_with("inet"));
+            let mut words = line
+                .split_whitespace()
+                .skip_while(|word| !word.starts_with("inet"));
             words.nth(1)?.split('/').next()?.parse().ok()
         };
         text.lines().filter_map(of_line).collect()
@@ -143,7 +154,9 @@ impl Internet {
     /// Addresses outside the host that packets came to from it, with their protocols, since the start.
     #[must_use]
     pub fn arrived(&self) -> BTreeSet<(Ipv4Addr, String)> {
-        let text = self.world.run("nft", &["list", "set", "inet", "kit", "arrived"]);
+        let text = self
+            .world
+            .run("nft", &["list", "set", "inet", "kit", "arrived"]);
         let mut found = BTreeSet::new();
         for part in text.split(['{', '}', ',', '=']) {
             let mut words = part.split_whitespace();
@@ -187,7 +200,10 @@ impl Internet {
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net={}", self.host.path())).arg("--").arg(program);
+        command
+            .arg(format!("--net={}", self.host.path()))
+            .arg("--")
+            .arg(program);
         command
     }
 
@@ -217,11 +233,25 @@ fn control_link(host: &Namespace, number: u32) -> Ipv4Addr {
     let name = format!("hck{pid}-{number}");
     run(
         "ip",
-        &["link", "add", &name, "type", "veth", "peer", "name", "control", "netns", host.name()],
+        &[
+            "link",
+            "add",
+            &name,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "control",
+            "netns",
+            host.name(),
+        ],
     );
     run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &name]);
     run("ip", &["link", "set", &name, "up"]);
-    host.run("ip", &["addr", "add", &format!("{theirs}/30"), "dev", "control"]);
+    host.run(
+        "ip",
+        &["addr", "add", &format!("{theirs}/30"), "dev", "control"],
+    );
     host.run("ip", &["link", "set", "control", "up"]);
     theirs
 }
@@ -229,10 +259,25 @@ fn control_link(host: &Namespace, number: u32) -> Ipv4Addr {
 fn link_host_and_world(host: &Namespace, world: &Namespace) {
     host.run(
         "ip",
-        &["link", "add", "uplink0", "type", "veth", "peer", "name", "host0", "netns", world.name()],
+        &[
+            "link",
+            "add",
+            "uplink0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "host0",
+            "netns",
+            world.name(),
+        ],
     );
     for (space, link, addresses) in [
-        (host, "uplink0", [&*format!("{HOST}/24"), "2001:db8:18::2/64"]),
+        (
+            host,
+            "uplink0",
+            [&*format!("{HOST}/24"), "2001:db8:18::2/64"],
+        ),
         (world, "host0", ["198.18.0.1/24", "2001:db8:18::1/64"]),
     ] {
         for address in addresses {
@@ -241,13 +286,18 @@ fn link_host_and_world(host: &Namespace, world: &Namespace) {
         space.run("ip", &["link", "set", link, "up"]);
     }
     host.run("ip", &["route", "add", "default", "via", "198.18.0.1"]);
-    host.run("ip", &["-6", "route", "add", "default", "via", "2001:db8:18::1"]);
+    host.run(
+        "ip",
+        &["-6", "route", "add", "default", "via", "2001:db8:18::1"],
+    );
     // Every address that is nobody else's is the world's own. In the main table, so that the host's
     // network comes before it.
     for family in ["-4", "-6"] {
         world.run(
             "ip",
-            &[family, "route", "add", "local", "default", "dev", "lo", "table", "main"],
+            &[
+                family, "route", "add", "local", "default", "dev", "lo", "table", "main",
+            ],
         );
     }
 }

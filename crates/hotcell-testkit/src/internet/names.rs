@@ -58,9 +58,10 @@ impl Answer {
     #[must_use]
     pub fn alias(target: &str) -> Self {
         let mut answer = Self::default();
-        answer
-            .records
-            .insert(RecordType::CNAME, vec![vec![RData::CNAME(CNAME(fqdn(target)))]]);
+        answer.records.insert(
+            RecordType::CNAME,
+            vec![vec![RData::CNAME(CNAME(fqdn(target)))]],
+        );
         answer
     }
 
@@ -159,7 +160,11 @@ impl Names {
     #[must_use]
     pub fn asked_for(&self, name: &str) -> usize {
         let name = plain(name);
-        self.script().asked.iter().filter(|(of, _)| *of == name).count()
+        self.script()
+            .asked
+            .iter()
+            .filter(|(of, _)| *of == name)
+            .count()
     }
 
     fn script(&self) -> MutexGuard<'_, Script> {

@@ -121,7 +121,9 @@ pub(super) fn sweep() {
         return;
     };
     for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
-        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let pid = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').next());
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             let _ = Command::new("ip").args(["netns", "del", &name]).output();
         }

@@ -37,19 +37,43 @@ async fn ask(to: SocketAddr, name: &str, kind: RecordType) -> Message {
 #[test]
 fn the_world_answers_with_names_and_hosts() {
     let internet = Internet::new();
-    internet.names().address("a.example.org", &["203.0.113.1", "2001:db8::1"]);
-    internet.names().set("w.example.org", Answer::alias("a.example.org"));
-    internet.names().set("s.example.org", Answer::alias("a.example.org").split());
+    internet
+        .names()
+        .address("a.example.org", &["203.0.113.1", "2001:db8::1"]);
+    internet
+        .names()
+        .set("w.example.org", Answer::alias("a.example.org"));
+    internet
+        .names()
+        .set("s.example.org", Answer::alias("a.example.org").split());
     internet.names().set("bad.example.org", Answer::failure());
     let late = Answer::addresses(&["203.0.113.2".parse().unwrap()]);
-    internet.names().set("late.example.org", late.after(Duration::from_millis(80)));
-    let many: Vec<IpAddr> = (1..=120).map(|last| IpAddr::from([203, 0, 113, last])).collect();
-    internet.names().set("many.example.org", Answer::addresses(&many));
+    internet
+        .names()
+        .set("late.example.org", late.after(Duration::from_millis(80)));
+    let many: Vec<IpAddr> = (1..=120)
+        .map(|last| IpAddr::from([203, 0, 113, last]))
+        .collect();
+    internet
+        .names()
+        .set("many.example.org", Answer::addresses(&many));
     internet.on_host(async || {
-        for address in ["203.0.113.1", "198.51.100.7", "192.0.2.9", "169.254.169.254", "10.1.2.3"] {
-            assert_eq!(get((address, 80)).await, format!("this is {address} port 80"));
+        for address in [
+            "203.0.113.1",
+            "198.51.100.7",
+            "192.0.2.9",
+            "169.254.169.254",
+            "10.1.2.3",
+        ] {
+            assert_eq!(
+                get((address, 80)).await,
+                format!("this is {address} port 80")
+            );
         }
-        assert_eq!(get(("2001:db8::77", 443)).await, "this is 2001:db8::77 port 443");
+        assert_eq!(
+            get(("2001:db8::77", 443)).await,
+            "this is 2001:db8::77 port 443"
+        );
         let count = async |name: &str| ask(RESOLVER, name, RecordType::A).await.answers.len();
         assert_eq!(count("a.example.org.").await, 1);
         assert_eq!(count("w.example.org.").await, 2);
@@ -67,12 +91,23 @@ fn the_world_answers_with_names_and_hosts() {
         assert_eq!(count("late.example.org.").await, 1);
         assert!(begin.elapsed() >= Duration::from_millis(80));
         // Any address is a name server, so that a way around the resolver is seen.
-        ask("8.8.8.8:53".parse().unwrap(), "stray.example.org.", RecordType::TXT).await;
+        ask(
+            "8.8.8.8:53".parse().unwrap(),
+            "stray.example.org.",
+            RecordType::TXT,
+        )
+        .await;
     });
     assert_eq!(internet.names().asked_for("stray.example.org"), 1);
     let arrived = internet.arrived();
-    assert!(arrived.contains(&(Ipv4Addr::new(203, 0, 113, 1), "tcp".into())), "{arrived:?}");
-    assert!(arrived.contains(&(Ipv4Addr::new(8, 8, 8, 8), "udp".into())), "{arrived:?}");
+    assert!(
+        arrived.contains(&(Ipv4Addr::new(203, 0, 113, 1), "tcp".into())),
+        "{arrived:?}"
+    );
+    assert!(
+        arrived.contains(&(Ipv4Addr::new(8, 8, 8, 8), "udp".into())),
+        "{arrived:?}"
+    );
 }
 
 #[tokio::test]
