@@ -9,6 +9,7 @@ use hotcell_egress::{
     fake::{FakeHost, FakeUpstream, ask},
 };
 use hotcell_testkit::{Answer, Client, Options, TestDaemon, wait_for};
+use hotcell_types::LeaseId;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -255,7 +256,7 @@ async fn decisions_are_events_and_the_members_command_says_what_it_ran_into() {
         ask(resolver, "secret.example.org").await.unwrap_err();
         ask(resolver, "registry.npmjs.org").await.unwrap_err();
     }
-    let short = lease.trim_start_matches("ls_")[..10].to_owned();
+    let short = lease.parse::<LeaseId>().unwrap().short().to_owned();
     stage.host.tell_denied(DeniedPacket {
         short,
         protocol: 6,

@@ -67,7 +67,7 @@ fn why_is_answered_with_rule_layer_and_words() {
             0,
             &[
                 "allow",
-                "$.egress[1]",
+                "egress[1]",
                 "name lookup",
                 "at any depth",
                 "share an address",

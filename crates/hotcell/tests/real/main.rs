@@ -8,6 +8,7 @@
 
 mod chat;
 mod crash;
+mod egress;
 mod refusal;
 
 use std::{
