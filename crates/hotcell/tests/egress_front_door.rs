@@ -1,6 +1,12 @@
 //! Network policies, events and notes, through HTTP: on the engine in memory, with a packet filter
 //! and resolvers in memory.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests say what is wrong by failing"
+)]
+
 use std::{net::IpAddr, sync::Arc};
 
 use hotcell::{config::NetworkConfig, egress::EgressParts, serve::Deps};

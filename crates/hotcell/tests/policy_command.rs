@@ -1,5 +1,11 @@
 //! `hotcell policy` as a process: words, streams and exit codes.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests say what is wrong by failing"
+)]
+
 use std::{
     io::Write,
     process::{Command, Output, Stdio},

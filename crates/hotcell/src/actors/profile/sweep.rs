@@ -78,6 +78,7 @@ pub(crate) async fn sweep(context: &Arc<Context>, runtime: &dyn Runtime) -> Vec<
         }
     }
     context.crew.retry_leases(&context.live.all()).await;
+    context.egress.retry_guards(context).await;
     forget_old(context).await;
     if unknown == 0 {
         Vec::new()
