@@ -113,6 +113,8 @@ error_codes! {
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is of the wrong type";
     /// The asked range lies outside the file; `Content-Range` says how long it is.
     RangeNotSatisfiable = "range_not_satisfiable", 416, "The range lies outside the file";
+    /// The network policy has mistakes; `problems` names each with its path. Nothing was saved.
+    PolicyRefused = "policy_refused", 422, "The policy has mistakes";
     /// So much is going on that this cannot be taken on now; try again after `Retry-After` seconds.
     Busy = "busy", 429, "Too much is going on";
     /// A fault of hotcell; the journal has more under the request id.

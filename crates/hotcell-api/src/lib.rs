@@ -14,6 +14,7 @@ pub mod denial;
 pub mod files;
 pub mod jobs;
 pub mod lease;
+pub mod network;
 pub mod problem;
 pub mod quota;
 pub mod tools;

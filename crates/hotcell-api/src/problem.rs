@@ -50,6 +50,18 @@ pub struct Problem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     pub call: Option<CallId>,
+    /// What is wrong with a document, each with its place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<FieldProblem>,
+}
+
+/// One thing that is wrong with a document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FieldProblem {
+    /// Where: a JSON path, such as `$.egress[3].target`.
+    pub path: String,
+    /// What.
+    pub reason: String,
 }
 
 impl Problem {
@@ -69,6 +81,7 @@ impl Problem {
             limit_class: None,
             server_seconds: None,
             call: None,
+            problems: Vec::new(),
         }
     }
 }

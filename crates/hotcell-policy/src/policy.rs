@@ -155,13 +155,23 @@ impl Policy {
     /// The document again: targets as typed (normalised ranges as normalised), one rule a line.
     #[must_use]
     pub fn to_json(&self) -> String {
+        self.written(Rule::shown)
+    }
+
+    /// The document in canonical form: names in lower case and A-labels, ranges as they are meant.
+    #[must_use]
+    pub fn to_canonical_json(&self) -> String {
+        self.written(|rule| rule.target.to_string())
+    }
+
+    fn written(&self, target: impl Fn(&Rule) -> String) -> String {
         let mut text = format!(
             "{{\n  \"defaultAction\": \"{}\",\n  \"egress\": [",
             self.default
         );
         for (index, rule) in self.rules.iter().enumerate() {
             text.push_str(if index == 0 { "\n" } else { ",\n" });
-            let target = serde_json::Value::from(rule.shown());
+            let target = serde_json::Value::from(target(rule));
             text.push_str(&format!(
                 "    {{ \"action\": \"{}\", \"target\": {target} }}",
                 rule.action

@@ -21,6 +21,8 @@
 mod client;
 #[cfg(feature = "daemon")]
 mod daemon;
+#[cfg(feature = "filters")]
+pub mod filters;
 pub mod internet;
 #[cfg(feature = "daemon")]
 mod process;

@@ -1,7 +1,7 @@
 //! The hotcell daemon: supervised actors, HTTP, wiring, command line.
 //!
 //! ```text
-//!   main ──► cli ──► serve ──► actors   root → store, profiles, workspaces, leases
+//!   main ──► cli ──► serve ──► actors   root → store, egress, profiles, workspaces, leases
 //!                      │          ▲
 //!                      │       handles  what HTTP sees of the actors: plain async functions
 //!                      │          ▲

@@ -201,6 +201,15 @@ impl Crew {
         tree.egress.add(spec).await
     }
 
+    /// Starts the guard of a packet filter again that was given up.
+    pub(crate) async fn retry_guard(&self, number: u64) {
+        if let Ok(tree) = self.tree()
+            && let Err(error) = tree.egress.retry(&guard_id(number)).await
+        {
+            tracing::warn!(number, %error, "the guard of a packet filter cannot be started again");
+        }
+    }
+
     /// Stops the guard of a packet filter that nobody needs any more.
     pub(crate) async fn stop_guard(&self, number: u64) {
         if let Ok(tree) = self.tree()

@@ -19,7 +19,9 @@ Exit codes:
   3  the configuration is not valid
   4  already in use: another daemon runs on this state directory, socket or address
   5  the store cannot be used as it is (damaged, newer, or another key); it was left untouched
-  6  the daemon cannot be reached on its local socket";
+  6  the daemon cannot be reached on its local socket
+  7  the network policy has mistakes and would be refused
+  8  the network policy denies what was asked about";
 
 /// How a command ends when it does not work.
 #[derive(Debug)]
@@ -42,13 +44,24 @@ impl Exit {
         Self::new(6, message.into())
     }
 
+    pub(crate) fn policy_refused(message: impl Into<String>) -> Self {
+        Self::new(7, message.into())
+    }
+
+    /// What was asked for was said already; only the code is left to tell.
+    pub(crate) fn denied() -> Self {
+        Self::new(8, String::new())
+    }
+
     fn new(code: u8, message: String) -> Self {
         Self { code, message }
     }
 
     pub(super) fn tell(&self) -> ExitCode {
-        // A closed stderr changes nothing about the code.
-        let _ = writeln!(io::stderr(), "hotcell: {}", self.message);
+        if !self.message.is_empty() {
+            // A closed stderr changes nothing about the code.
+            let _ = writeln!(io::stderr(), "hotcell: {}", self.message);
+        }
         ExitCode::from(self.code)
     }
 }

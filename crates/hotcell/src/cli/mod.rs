@@ -7,6 +7,7 @@ mod image;
 mod local;
 mod look;
 mod sandbox;
+mod policy;
 mod serve;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
@@ -121,6 +122,9 @@ enum Command {
     /// Sandboxes that the store has never heard of.
     #[command(subcommand)]
     Sandbox(sandbox::SandboxCommand),
+    /// Network policies in files. Needs no running daemon.
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     /// The credentials that chat backends sign with.
     #[command(subcommand)]
     Credential(commands::CredentialCommand),
@@ -146,6 +150,7 @@ pub fn main() -> ExitCode {
         Command::Organization(command) => command.run(),
         Command::Workspace(command) => command.run(),
         Command::Sandbox(command) => command.run(),
+        Command::Policy(command) => command.run(),
         Command::Credential(command) => command.run(),
     };
     match result {

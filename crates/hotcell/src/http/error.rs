@@ -5,7 +5,7 @@
 
 use axum::response::{IntoResponse, Response};
 use hotcell_agent_proto::AgentErrorCode;
-use hotcell_api::{ErrorCode, Problem};
+use hotcell_api::{ErrorCode, Problem, problem::FieldProblem};
 use hotcell_core::{gate::QuotaValue, model::EndReason};
 use hotcell_runtime::{RuntimeError, SandboxError};
 use hotcell_store::StoreError;
@@ -92,6 +92,13 @@ impl ApiError {
     #[must_use]
     pub fn with_server_seconds(mut self, seconds: u64) -> Self {
         self.problem.server_seconds = Some(seconds);
+        self
+    }
+
+    /// Names what is wrong with a document.
+    #[must_use]
+    pub fn with_problems(mut self, problems: Vec<FieldProblem>) -> Self {
+        self.problem.problems = problems;
         self
     }
 

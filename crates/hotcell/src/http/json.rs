@@ -50,7 +50,7 @@ impl JsonBody for PutWorkspace {
 /// A JSON request body: bounded, whole, with the hash that was signed, and without unknown fields.
 pub(super) struct Json<T>(pub(super) T);
 
-fn is_json(headers: &HeaderMap) -> bool {
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())

@@ -10,6 +10,7 @@ mod chat;
 mod crash;
 mod engines;
 mod kills;
+mod egress;
 mod refusal;
 mod restart;
 

@@ -376,6 +376,16 @@ impl Egress {
         Ok(space)
     }
 
+    /// Starts guards again that were given up: nobody else notices what others do.
+    pub(crate) async fn retry_guards(&self, context: &Arc<Context>) {
+        let spaces = self.spaces.lock().await;
+        let numbers: Vec<u64> = spaces.iter().map(|space| space.number()).collect();
+        drop(spaces);
+        for number in numbers {
+            context.crew.retry_guard(number).await;
+        }
+    }
+
     /// What is wrong, for `/readyz`; `None` while nothing is filtered.
     pub(crate) fn health(&self) -> Option<Result<(), String>> {
         let failed: Vec<String> = lock(&self.filters)

@@ -79,6 +79,7 @@ pub(crate) async fn sweep(context: &Arc<Context>, runtime: &dyn Runtime) -> Swep
         }
     }
     context.crew.retry_leases(&context.live.all()).await;
+    context.egress.retry_guards(context).await;
     forget_old(context).await;
     let warnings = if unknown.is_empty() {
         Vec::new()

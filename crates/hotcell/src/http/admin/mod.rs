@@ -7,6 +7,7 @@ mod denials;
 mod deployment;
 mod lists;
 mod lock;
+mod network;
 mod organizations;
 mod unknown;
 mod usage;
@@ -58,6 +59,12 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(credentials::finish_rotation))
         .routes(routes!(usage::get_workspace_usage))
         .routes(routes!(denials::list_denials))
+        .routes(routes!(
+            network::get_network_policy,
+            network::put_network_policy,
+            network::delete_network_policy
+        ))
+        .routes(routes!(network::list_egress_events))
         .routes(routes!(lists::list_audit))
         .routes(routes!(lists::list_leases))
         .routes(routes!(lists::list_profiles))
