@@ -8,6 +8,7 @@
 
 mod chat;
 mod crash;
+mod jobs;
 mod kills;
 mod refusal;
 
