@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use super::{HOTCELL, bash, chat_path, end, given, images, user};
 
 const CHATS: [&str; 3] = ["a", "b", "c"];
+/// Jobs of a chat that are looked for again.
+const REMEMBERED_JOBS: usize = 80;
 const MEMBER: &str = "user=u&role=editor";
 
 /// What a daemon has said yes to.
@@ -75,8 +77,14 @@ async fn work(client: Client, chat: &'static str, known: Arc<Mutex<Acknowledged>
                 let target = chat_path(chat, "jobs");
                 let job = try_send(&client, Method::POST, target, body.to_string()).await;
                 if let Some(id) = job.as_ref().and_then(|job| job["id"].as_str()) {
-                    let job = (chat.to_owned(), id.to_owned());
-                    known.lock().unwrap().jobs.push(job);
+                    let mut known = known.lock().unwrap();
+                    known.jobs.push((chat.to_owned(), id.to_owned()));
+                    // A chat remembers two hundred, those that nobody heard of included.
+                    let of_chat = known.jobs.iter().filter(|job| job.0 == chat).count();
+                    if of_chat > REMEMBERED_JOBS {
+                        let oldest = known.jobs.iter().position(|job| job.0 == chat);
+                        oldest.map(|at| known.jobs.remove(at));
+                    }
                 }
             }
             2 => {
