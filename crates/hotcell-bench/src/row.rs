@@ -58,6 +58,18 @@ impl Row {
         }
     }
 
+    /// A figure without a target.
+    pub(crate) fn figure(name: String, value: f64, unit: &'static str, note: String) -> Self {
+        Self {
+            name,
+            value: Some(value),
+            unit,
+            target: "",
+            met: None,
+            note,
+        }
+    }
+
     /// A figure that could not be had.
     pub(crate) fn not_measured(
         name: String,
