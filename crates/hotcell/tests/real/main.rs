@@ -10,6 +10,7 @@ mod chat;
 mod crash;
 mod jobs;
 mod kills;
+mod pressure;
 mod refusal;
 
 use std::{
