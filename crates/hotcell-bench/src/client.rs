@@ -60,6 +60,7 @@ pub(crate) struct Operator {
 }
 
 /// What a backend signs with.
+#[derive(Clone)]
 pub(crate) struct Credential {
     key: String,
     secret: String,

@@ -13,6 +13,7 @@ mod bare;
 mod client;
 mod engine;
 mod exec;
+mod fleet;
 mod memory;
 mod row;
 mod start;
@@ -71,6 +72,11 @@ async fn main() -> Result<()> {
     }
     let mut operator = Operator::connect(&arguments.url, &arguments.admin_token).await?;
     let credential = operator.switch_on().await?;
+    if wants("fleet") {
+        for row in fleet::fleet(&arguments.url, &credential, arguments.pid, suffix).await? {
+            row.print();
+        }
+    }
     let mut backend = Backend::connect(&arguments.url, credential).await?;
     if wants("exec") {
         exec::overhead(&mut backend, &arguments.runtime, suffix)

@@ -169,12 +169,26 @@ impl Eraser {
         let mut tasks = lock(&self.inner.tasks);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
-            while let Err(obstacle) = inner.erase(&deletion).await {
-                let subject = deletion.subject();
-                tracing::warn!(subject, %obstacle, "the deletion cannot go on now");
-                tokio::time::sleep(Duration::from_millis(limits::DELETION_RETRY_MS)).await;
+            loop {
+                if let Err(obstacle) = inner.erase(&deletion).await {
+                    let subject = deletion.subject();
+                    tracing::warn!(subject, %obstacle, "the deletion cannot go on now");
+                    tokio::time::sleep(Duration::from_millis(limits::DELETION_RETRY_MS)).await;
+                    continue;
+                }
+                // Whoever asked for the same again a moment ago waits for this task: the intent
+                // is written before the map is looked into.
+                let mut running = lock(&inner.running);
+                let (workspace, user) = &key;
+                let again = inner
+                    .context
+                    .store
+                    .read_now(|view| view.deletion(workspace, user.as_ref()));
+                if matches!(again, Ok(None)) {
+                    running.remove(&key);
+                    break;
+                }
             }
-            lock(&inner.running).remove(&key);
             tell.send_replace(true);
         });
         done

@@ -37,6 +37,8 @@ enum Group {
     Start,
     /// What the daemon holds.
     Daemon,
+    /// Fifty sandboxes at once: made, used and ended.
+    Fleet,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -195,6 +197,7 @@ fn measure(
         Some(Group::Exec) => drop(command.args(["--groups", "exec"])),
         Some(Group::Start) => drop(command.args(["--groups", "start"])),
         Some(Group::Daemon) => drop(command.args(["--groups", "daemon"])),
+        Some(Group::Fleet) => drop(command.args(["--groups", "fleet"])),
         None => {}
     }
     let output = shell::output(&mut command);

@@ -1,5 +1,6 @@
-//! LC-06, LC-13: `kill -9` at random moments, again and again, with work under way. Nothing that was
-//! acknowledged is missing afterwards, and nothing is left over.
+//! LC-06, LC-13: `kill -9` at random moments, again and again, with work under way: sandboxes are made,
+//! stopped as unused, woken and ended, commands, jobs and uploads run. Nothing that was acknowledged is
+//! missing afterwards, and nothing is left over.
 //!
 //! `HOTCELL_TEST_KILLS` says how often; the suite is content with 20, a hundred take a few minutes.
 
@@ -16,6 +17,8 @@ use serde_json::{Value, json};
 use super::{HOTCELL, bash, chat_path, end, given, images, user};
 
 const CHATS: [&str; 3] = ["a", "b", "c"];
+/// Jobs of a chat that are looked for again.
+const REMEMBERED_JOBS: usize = 80;
 const MEMBER: &str = "user=u&role=editor";
 
 /// What a daemon has said yes to.
@@ -61,7 +64,9 @@ async fn try_send(client: &Client, method: Method, target: String, body: String)
 async fn work(client: Client, chat: &'static str, known: Arc<Mutex<Acknowledged>>) {
     loop {
         let token = format!("{:016x}", random());
-        match random() % 8 {
+        match random() % 9 {
+            // Long enough to be stopped as unused; the next step wakes it.
+            8 => tokio::time::sleep(Duration::from_millis(400)).await,
             0 => {
                 let target = chat_path(chat, &format!("uploads/{token}?{MEMBER}"));
                 let stored = try_send(&client, Method::PUT, target, token.clone()).await;
@@ -75,8 +80,14 @@ async fn work(client: Client, chat: &'static str, known: Arc<Mutex<Acknowledged>
                 let target = chat_path(chat, "jobs");
                 let job = try_send(&client, Method::POST, target, body.to_string()).await;
                 if let Some(id) = job.as_ref().and_then(|job| job["id"].as_str()) {
-                    let job = (chat.to_owned(), id.to_owned());
-                    known.lock().unwrap().jobs.push(job);
+                    let mut known = known.lock().unwrap();
+                    known.jobs.push((chat.to_owned(), id.to_owned()));
+                    // A chat remembers two hundred, those that nobody heard of included.
+                    let of_chat = known.jobs.iter().filter(|job| job.0 == chat).count();
+                    if of_chat > REMEMBERED_JOBS {
+                        let oldest = known.jobs.iter().position(|job| job.0 == chat);
+                        oldest.map(|at| known.jobs.remove(at));
+                    }
                 }
             }
             2 => {
@@ -172,7 +183,7 @@ async fn check(client: &Client, known: &Acknowledged) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_that_is_killed_again_and_again_loses_and_leaks_nothing() {
     let runtime = "kind = \"embedded\"\noci_runtime = \"runc\"\nimage = \"base\"\n\
-                   [profile]\njobs = true\n";
+                   [profile]\njobs = true\n[limits]\nidle_timeout_ms = 300\n";
     let site = Site::new(
         Path::new(HOTCELL),
         &given("HOTCELL_TEST_AGENT"),

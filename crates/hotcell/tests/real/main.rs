@@ -8,9 +8,11 @@
 
 mod chat;
 mod crash;
-mod engines;
-mod kills;
 mod egress;
+mod engines;
+mod jobs;
+mod kills;
+mod pressure;
 mod refusal;
 mod restart;
 

@@ -380,6 +380,8 @@ fn agent_failure(error: SandboxError) -> RuntimeError {
 }
 
 async fn sweep(context: &Arc<Context>, record: &LeaseRecord) -> Result<usize, RuntimeError> {
+    // At boot it may still be being opened.
+    context.profile.tried().await;
     let runtime = context.profile.runtime()?;
     let sandbox = runtime.sandbox(&record.id, &context.store.agent_key(&record.id))?;
     jobs::refresh(context, &record.id, &*sandbox).await;
