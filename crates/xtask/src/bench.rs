@@ -36,6 +36,8 @@ enum Group {
     Start,
     /// What the daemon holds.
     Daemon,
+    /// What thousands of leases cost, on the engine in memory.
+    Scale,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -51,6 +53,50 @@ struct Row {
 /// Measures; fails when something could not be measured at all, not when a target is missed.
 pub(crate) fn run(options: &Options) -> Result<()> {
     provision::ensure()?;
+    let mut rows = Vec::new();
+    if matches!(options.group, None | Some(Group::Scale)) {
+        rows.extend(scale()?);
+    }
+    if options.group != Some(Group::Scale) {
+        rows.extend(appliance(options.group)?);
+    }
+    rows.sort_by(|a: &Row, b: &Row| a.name.cmp(&b.name));
+    let table = render(&rows)?;
+    println!("\n{table}");
+    if let Some(path) = &options.json {
+        fs::write(path, serde_json::to_string_pretty(&rows)? + "\n")?;
+    }
+    if options.group.is_none() {
+        fs::write(shell::root().join("docs/performance.md"), page(&table)?)?;
+        println!("wrote docs/performance.md");
+    }
+    Ok(())
+}
+
+/// Many leases, without a real engine.
+fn scale() -> Result<Vec<Row>> {
+    step("measuring thousands of leases on the engine in memory");
+    let directory = shell::target().join("bench-scale");
+    fs::create_dir_all(&directory)?;
+    let mut bench = shell::cargo(3_600);
+    bench.env("TMPDIR", &directory).args([
+        "bench", "--quiet", "--locked", "-p", "hotcell", "--bench", "scale",
+    ]);
+    let output = shell::output(&mut bench);
+    fs::remove_dir_all(&directory)?;
+    rows_of(&output?)
+}
+
+fn rows_of(output: &str) -> Result<Vec<Row>> {
+    output
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_str(line).with_context(|| format!("not a row: {line}")))
+        .collect()
+}
+
+/// A real appliance on real engines.
+fn appliance(group: Option<Group>) -> Result<Vec<Row>> {
     let parts = Parts::build()?;
     let mut build = shell::cargo(1_800);
     shell::run(build.args([
@@ -88,22 +134,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             &directory,
             &tree,
             runtime,
-            options.group,
+            group,
             docker.as_ref(),
         )?);
     }
     fs::remove_dir_all(&directory)?;
-    rows.sort_by(|a: &Row, b: &Row| a.name.cmp(&b.name));
-    let table = render(&rows)?;
-    println!("\n{table}");
-    if let Some(path) = &options.json {
-        fs::write(path, serde_json::to_string_pretty(&rows)? + "\n")?;
-    }
-    if options.group.is_none() {
-        fs::write(shell::root().join("docs/performance.md"), page(&table)?)?;
-        println!("wrote docs/performance.md");
-    }
-    Ok(())
+    Ok(rows)
 }
 
 /// A Docker engine with the same image, to be measured beside ours.
@@ -147,14 +183,11 @@ fn measure(
         Some(Group::Exec) => drop(command.args(["--groups", "exec"])),
         Some(Group::Start) => drop(command.args(["--groups", "start"])),
         Some(Group::Daemon) => drop(command.args(["--groups", "daemon"])),
-        None => {}
+        None | Some(Group::Scale) => {}
     }
     let output = shell::output(&mut command);
     daemon.remove()?;
-    output?
-        .lines()
-        .map(|line| serde_json::from_str(line).with_context(|| format!("not a row: {line}")))
-        .collect()
+    rows_of(&output?)
 }
 
 fn render(rows: &[Row]) -> Result<String> {
