@@ -89,7 +89,13 @@ impl Operator {
             &json!({"name": "Bench", "enabled": true}),
         )
         .await?;
-        let workspace = json!({"organization": ORGANIZATION, "name": "Bench", "enabled": true});
+        // What is measured is in no quota's way.
+        let workspace = json!({
+            "organization": ORGANIZATION,
+            "name": "Bench",
+            "enabled": true,
+            "quotas": {"max_concurrent": 10_000, "max_jobs_per_hour": 100_000},
+        });
         self.call(
             Method::PUT,
             &format!("/v1/admin/workspaces/{WORKSPACE}"),

@@ -376,6 +376,10 @@ impl Tx<'_> {
         new: &NewLease,
         now: UnixMillis,
     ) -> Result<Result<LeaseRecord, Denial>, StoreError> {
+        // Before the quotas: the chat's own lease must not stand in its way.
+        if let Some(other) = self.live_lease_of_chat(ask.workspace, &new.chat)? {
+            return Err(StoreError::ChatHasLiveLease(other.id));
+        }
         let quotas = self.quotas(ask.workspace)?;
         let mut head = self.admission_head(ask.workspace)?;
         if head.observe(now) {

@@ -436,7 +436,7 @@ pub const FORGET_INTERVAL_MS: u64 = 600_000;
 /// How long it is taken for granted that the store can be written, once it was.
 pub const STORE_CHECK_MS: u64 = 1_000;
 /// How long a supervisor may take to say how its children are, for whoever asks whether the daemon is ready.
-pub const READY_PATIENCE_MS: u64 = 5_000;
+pub const READY_PATIENCE_MS: u64 = 2_000;
 
 /// The longest idempotency key, in characters.
 pub const MAX_IDEMPOTENCY_KEY_CHARACTERS: usize = 255;

@@ -2,7 +2,7 @@
 
 use hotcell::serve::{Daemon, StartError};
 use hotcell_store::OpenError;
-use hotcell_testkit::{TestDaemon, wait_for};
+use hotcell_testkit::{Options, TestDaemon, wait_for};
 use serde_json::json;
 
 const BASH: &str = "/v1/workspaces/w/chats/c/bash";
@@ -31,6 +31,49 @@ async fn a_call_runs_and_its_sandbox_survives_a_restart_of_the_daemon() {
     assert_eq!(second["lease"]["id"], first["lease"]["id"]);
     assert!(second["stdout"].as_str().unwrap().starts_with('1'));
     assert_eq!(daemon.fake().running(), 1);
+    daemon.shutdown().await;
+}
+
+/// An idle sandbox keeps its place until it ends, and its wake takes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_sandbox_counts_and_wakes_for_free() {
+    let mut options = Options::default();
+    options.limits.idle_timeout_ms = 200;
+    let daemon = TestDaemon::start_with(options).await;
+    let client = daemon.client().await;
+    let quotas = json!({"quotas": {"max_concurrent": 1, "max_jobs_per_hour": 1}});
+    let set = daemon
+        .operator()
+        .put("/v1/admin/workspaces/w", &quotas)
+        .await;
+    assert_eq!(set.status, 200);
+    let call = async |chat: &str| {
+        let body = json!({"user": {"id": "u", "role": "editor"}, "command": "true"});
+        let target = format!("/v1/workspaces/w/chats/{chat}/bash");
+        client.post(&target, &body).await
+    };
+    let first = call("c").await.expect(200).json();
+    wait_for("the sandbox to be idle", async || {
+        let target = "/v1/workspaces/w/chats/c/lease?user=u&role=editor";
+        let lease = client.get(target).await.json();
+        (lease["lease"]["state"] == "idle").then_some(())
+    })
+    .await;
+    let denied = call("other").await.expect(403).json();
+    assert_eq!(denied["denial"], "quota:max_concurrent");
+    let woken = call("c").await.expect(200).json();
+    assert_eq!(woken["lease"]["id"], first["lease"]["id"]);
+    assert_eq!(woken["lease"]["fresh"], json!(true));
+    let usage = daemon.operator().get("/v1/admin/workspaces/w/usage").await;
+    let usage = usage.expect(200).json();
+    assert_eq!(usage["max_concurrent"]["used"], json!(1));
+    assert_eq!(usage["max_jobs_per_hour"]["used"], json!(1));
+    // A switch that was turned off stands in the way of the next wake, too.
+    let off = json!({"enabled": false});
+    let set = daemon.operator().put("/v1/admin/workspaces/w", &off).await;
+    assert_eq!(set.status, 200);
+    let denied = call("c").await.expect(403).json();
+    assert_eq!(denied["denial"], "workspace");
     daemon.shutdown().await;
 }
 

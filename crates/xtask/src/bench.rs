@@ -39,6 +39,8 @@ enum Group {
     Daemon,
     /// Fifty sandboxes at once: made, used and ended.
     Fleet,
+    /// What thousands of leases cost, on the engine in memory.
+    Scale,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -54,6 +56,50 @@ struct Row {
 /// Measures; fails when something could not be measured at all, not when a target is missed.
 pub(crate) fn run(options: &Options) -> Result<()> {
     provision::ensure()?;
+    let mut rows = Vec::new();
+    if matches!(options.group, None | Some(Group::Scale)) {
+        rows.extend(scale()?);
+    }
+    if options.group != Some(Group::Scale) {
+        rows.extend(appliance(options.group)?);
+    }
+    rows.sort_by(|a: &Row, b: &Row| a.name.cmp(&b.name));
+    let table = render(&rows)?;
+    println!("\n{table}");
+    if let Some(path) = &options.json {
+        fs::write(path, serde_json::to_string_pretty(&rows)? + "\n")?;
+    }
+    if options.group.is_none() {
+        fs::write(shell::root().join("docs/performance.md"), page(&table)?)?;
+        println!("wrote docs/performance.md");
+    }
+    Ok(())
+}
+
+/// Many leases, without a real engine.
+fn scale() -> Result<Vec<Row>> {
+    step("measuring thousands of leases on the engine in memory");
+    let directory = shell::target().join("bench-scale");
+    fs::create_dir_all(&directory)?;
+    let mut bench = shell::cargo(3_600);
+    bench.env("TMPDIR", &directory).args([
+        "bench", "--quiet", "--locked", "-p", "hotcell", "--bench", "scale",
+    ]);
+    let output = shell::output(&mut bench);
+    fs::remove_dir_all(&directory)?;
+    rows_of(&output?)
+}
+
+fn rows_of(output: &str) -> Result<Vec<Row>> {
+    output
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_str(line).with_context(|| format!("not a row: {line}")))
+        .collect()
+}
+
+/// A real appliance on real engines.
+fn appliance(group: Option<Group>) -> Result<Vec<Row>> {
     let parts = Parts::build()?;
     let mut build = shell::cargo(1_800);
     shell::run(build.args([
@@ -113,20 +159,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "measuring {}",
             subject.suffix.trim_start_matches('_')
         ));
-        rows.extend(measure(&parts, &directory, subject, options.group)?);
+        rows.extend(measure(&parts, &directory, subject, group)?);
     }
     fs::remove_dir_all(&directory)?;
-    rows.sort_by(|a: &Row, b: &Row| a.name.cmp(&b.name));
-    let table = render(&rows)?;
-    println!("\n{table}");
-    if let Some(path) = &options.json {
-        fs::write(path, serde_json::to_string_pretty(&rows)? + "\n")?;
-    }
-    if options.group.is_none() {
-        fs::write(shell::root().join("docs/performance.md"), page(&table)?)?;
-        println!("wrote docs/performance.md");
-    }
-    Ok(())
+    Ok(rows)
 }
 
 /// One appliance to measure.
@@ -198,14 +234,11 @@ fn measure(
         Some(Group::Start) => drop(command.args(["--groups", "start"])),
         Some(Group::Daemon) => drop(command.args(["--groups", "daemon"])),
         Some(Group::Fleet) => drop(command.args(["--groups", "fleet"])),
-        None => {}
+        None | Some(Group::Scale) => {}
     }
     let output = shell::output(&mut command);
     daemon.remove()?;
-    output?
-        .lines()
-        .map(|line| serde_json::from_str(line).with_context(|| format!("not a row: {line}")))
-        .collect()
+    rows_of(&output?)
 }
 
 fn render(rows: &[Row]) -> Result<String> {

@@ -256,6 +256,30 @@ async fn what_was_taken_outlives_a_restart_and_what_failed_was_never_taken() {
     assert_eq!(usage.admitted_in_hour, 2);
 }
 
+/// Whoever crashed between the admission and the start is found again, also at the limit.
+#[tokio::test]
+async fn a_chats_own_lease_is_told_before_any_quota() {
+    let home = Home::new();
+    let store = ready(&home).await;
+    set(
+        &store,
+        QuotaSettings {
+            max_concurrent: Some(1),
+            max_jobs_per_hour: Some(1),
+            ..QuotaSettings::default()
+        },
+    )
+    .await;
+    let first = admit(&store, 1, NOON).await.unwrap();
+    let again = store
+        .write(|tx| admit_in(tx, 2, "c1", ResourceClass::Small, NOON))
+        .await;
+    match again {
+        Err(StoreError::ChatHasLiveLease(id)) => assert_eq!(id, first.id),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn a_changed_limit_binds_the_next_one_and_nothing_that_runs() {
     let home = Home::new();

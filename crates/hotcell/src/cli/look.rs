@@ -11,6 +11,9 @@ use super::{Exit, Settings, exit::say, local::Local};
 /// Rows that are asked for when nobody says how many.
 const DEFAULT_ROWS: usize = 50;
 
+/// Pages that are asked for to fill one listing.
+const MAX_PAGES: usize = 100;
+
 /// How the answer looks, and how much of it there is.
 #[derive(clap::Args)]
 pub(super) struct Form {
@@ -186,22 +189,35 @@ impl Denials {
 
 impl Audit {
     pub(super) fn run(self) -> Result<(), Exit> {
-        let target = query(
-            "/v1/admin/audit",
-            &[
-                ("actor", self.actor),
-                ("action", self.action),
-                ("subject", self.subject),
-                ("since_ms", self.since.map(|millis| millis.to_string())),
-                ("until_ms", self.until.map(|millis| millis.to_string())),
-                ("limit", Some(self.form.limit.to_string())),
-            ],
-        );
-        let answer = Local::new(&self.settings)?.ask(Method::GET, &target, None)?;
-        if self.form.json {
-            return pretty(&answer);
+        let local = Local::new(&self.settings)?;
+        let mut found: Vec<Value> = Vec::new();
+        let mut after = None;
+        // A page of a filtered trail may be short, or empty, and have a next one.
+        for _ in 0..MAX_PAGES {
+            let left = self.form.limit - found.len();
+            let target = query(
+                "/v1/admin/audit",
+                &[
+                    ("actor", self.actor.clone()),
+                    ("action", self.action.clone()),
+                    ("subject", self.subject.clone()),
+                    ("since_ms", self.since.map(|millis| millis.to_string())),
+                    ("until_ms", self.until.map(|millis| millis.to_string())),
+                    ("limit", Some(left.to_string())),
+                    ("after", after),
+                ],
+            );
+            let answer = local.ask(Method::GET, &target, None)?;
+            found.extend_from_slice(rows(&answer["rows"]));
+            after = answer["next"].as_str().map(str::to_owned);
+            if after.is_none() || found.len() >= self.form.limit {
+                break;
+            }
         }
-        for row in rows(&answer["rows"]) {
+        if self.form.json {
+            return pretty(&serde_json::json!({ "rows": found, "next": after }));
+        }
+        for row in &found {
             let fields: Vec<String> = rows(&row["fields"]).iter().map(text).collect();
             say(&format!(
                 "{}  {}  {}  {}  [{}]  {}",

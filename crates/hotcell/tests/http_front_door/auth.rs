@@ -274,6 +274,35 @@ async fn a_request_is_good_once() {
     daemon.client.get(target).await.expect(200);
 }
 
+/// AP-04: a crash forgets nothing of what was answered.
+#[tokio::test]
+async fn a_crash_opens_no_hole() {
+    let daemon = TestDaemon::start().await;
+    let body = json!({"user": {"id": "u1", "role": "editor"}, "command": "true"}).to_string();
+    let mut post = daemon.client.signed("POST", BASH, body.as_bytes());
+    post.push(("content-type".to_owned(), "application/json".to_owned()));
+    let lease = "/v1/workspaces/w1/chats/c1/lease?user=u1&role=editor";
+    let delete = daemon.client.signed("DELETE", lease, b"");
+    let addr = daemon.client.addr;
+    send(addr, false, "POST", BASH, &post, body.clone())
+        .await
+        .expect(200);
+    send(addr, false, "DELETE", lease, &delete, "")
+        .await
+        .expect(200);
+    let crashed = daemon.crashed().await.start_again().await;
+    let addr = crashed.client.addr;
+    for http2 in [false, true] {
+        send(addr, http2, "POST", BASH, &post, body.clone())
+            .await
+            .expect_code(401, "replayed");
+        send(addr, http2, "DELETE", lease, &delete, "")
+            .await
+            .expect_code(401, "replayed");
+    }
+    assert_eq!(crashed.fake.running(), 0);
+}
+
 /// AP-04: when it is not known what was used before this start, what is older is refused.
 #[tokio::test]
 async fn a_lost_log_opens_no_hole() {

@@ -201,6 +201,23 @@ impl TestDaemon {
         std::fs::read_dir(self.state().join("tmp")).unwrap().count()
     }
 
+    /// What a crash at this moment would leave on disk, in a directory of its own.
+    pub(crate) async fn crashed(&self) -> Stopped {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let state = dir.path().join("state");
+        std::fs::create_dir(&state).unwrap();
+        let store = state.join("store.redb");
+        self.daemon.store().backup(store).await.unwrap();
+        for name in ["store.key", "operator.token", "nonces.log"] {
+            std::fs::copy(self.state().join(name), state.join(name)).unwrap();
+        }
+        Stopped {
+            dir,
+            clock: self.clock.clone(),
+            client: self.client.clone(),
+        }
+    }
+
     pub(crate) async fn stop(self) -> Stopped {
         self.daemon.shutdown().await;
         Stopped {

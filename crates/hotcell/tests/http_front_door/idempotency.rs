@@ -153,6 +153,19 @@ async fn a_command_that_was_cut_off_never_runs_again() {
         content(&daemon).await.contains('x').then_some(())
     })
     .await;
+    // A crash in the middle: whether it ran is not known, so it is not run again.
+    let crashed = daemon.crashed().await.start_again().await;
+    post(&crashed, BASH, "k", &body)
+        .await
+        .expect_code(409, "idempotency_cut_off");
+    // The next command of the chat runs in a new sandbox, which nothing was appended in.
+    let log = crashed
+        .bash("c1", "cat /workspace/log")
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(log["stdout"], "");
+    crashed.stop().await;
     // A shutdown ends it with a problem, which is its end for good.
     let stopped = daemon.stop().await;
     running.await.unwrap().expect_code(503, "shutting_down");

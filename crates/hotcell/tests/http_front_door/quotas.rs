@@ -1,6 +1,10 @@
 //! Quotas, denials and the audit trail, from outside.
 
+use std::time::Duration;
+
+use hotcell_runtime::RuntimeError;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{client::Answer, daemon::TestDaemon};
 
@@ -83,6 +87,71 @@ async fn fifty_at_once_get_two_sandboxes() {
         denials(&daemon, "?name=quota:max_concurrent").await.len(),
         48
     );
+}
+
+/// LC-01: starts take a while and fail; while they last they count, and then no more.
+#[tokio::test]
+async fn failed_starts_give_their_places_back() {
+    let daemon = with_defaults().await;
+    let start = Duration::from_millis(300);
+    daemon.fake.script(|script| script.create_delay = start);
+    for round in 0..3 {
+        for _ in 0..2 {
+            daemon.fake.fail_next_create(RuntimeError::Failed {
+                action: "make a sandbox",
+                reason: "no image".into(),
+            });
+        }
+        let begun = Instant::now();
+        let calls = (0..25).map(|number| {
+            let chat = format!("r{round}-c{number}");
+            let daemon = &daemon;
+            async move {
+                let answer = daemon.bash(&chat, "true").await;
+                (answer, begun.elapsed())
+            }
+        });
+        let (mut failed, mut last) = (0, Duration::ZERO);
+        for (answer, took) in futures_util::future::join_all(calls).await {
+            last = last.max(took);
+            if answer.status == 502 {
+                failed += 1;
+                assert!(took >= start);
+            } else {
+                answer.expect_denied("quota:max_concurrent");
+            }
+        }
+        assert_eq!(failed, 2, "round {round}");
+        let freed = async {
+            while usage(&daemon).await["max_concurrent"]["used"] != json!(0) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1), freed)
+            .await
+            .unwrap();
+    }
+    let meter = usage(&daemon).await["max_jobs_per_hour"].clone();
+    assert_eq!(meter["used"], json!(6));
+}
+
+/// A crash counts nothing twice: what lived is ended or adopted, what was admitted stays admitted.
+#[tokio::test]
+async fn a_crash_leaves_the_count_right() {
+    let daemon = with_defaults().await;
+    daemon.bash("c1", "true").await.expect(200);
+    daemon.bash("c2", "true").await.expect(200);
+    let crashed = daemon.crashed().await.start_again().await;
+    // Their sandboxes are gone with the engine, so their places are free.
+    let used = usage(&crashed).await;
+    assert_eq!(used["max_concurrent"]["used"], json!(0));
+    assert_eq!(used["max_jobs_per_hour"]["used"], json!(2));
+    crashed.bash("c1", "true").await.expect(200);
+    crashed.bash("c3", "true").await.expect(200);
+    crashed
+        .bash("c4", "true")
+        .await
+        .expect_denied("quota:max_concurrent");
 }
 
 /// A start that fails gives its place back, and an ended sandbox does.
