@@ -15,10 +15,12 @@ async fn forwarding_that_others_drop_is_seen() {
     let space = Namespace::new("drops");
     assert_eq!(forward_drops(Some(space.fd())).unwrap(), []);
     space.nft("add table ip filter");
-    space.nft("add chain ip filter FORWARD { type filter hook forward priority 0 ; policy drop ; }");
+    space
+        .nft("add chain ip filter FORWARD { type filter hook forward priority 0 ; policy drop ; }");
     space.nft("add chain ip filter INPUT { type filter hook input priority 0 ; policy drop ; }");
     space.nft("add table inet other");
-    space.nft("add chain inet other pass { type filter hook forward priority 5 ; policy accept ; }");
+    space
+        .nft("add chain inet other pass { type filter hook forward priority 5 ; policy accept ; }");
     let found = forward_drops(Some(space.fd())).unwrap();
     let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(shown, ["ip filter FORWARD"]);
@@ -32,7 +34,12 @@ async fn connections_are_listed_and_forgotten() {
     space.nft("add table inet t");
     space.nft("add chain inet t c { type filter hook output priority 0 ; }");
     space.nft("add rule inet t c ct state new accept");
-    for address in ["10.9.0.1/32", "10.9.0.2/32", "203.0.113.1/32", "203.0.113.2/32"] {
+    for address in [
+        "10.9.0.1/32",
+        "10.9.0.2/32",
+        "203.0.113.1/32",
+        "203.0.113.2/32",
+    ] {
         space.run("ip", &["addr", "add", address, "dev", "lo"]);
     }
     let _flows = space.start(
@@ -61,7 +68,10 @@ sys.stdin.read()
     assert_eq!(remotes(one), Vec::<String>::new());
     assert_eq!(remotes(two), ["203.0.113.2"], "the neighbour's stay");
     assert_eq!(conntrack.forget(one).await.unwrap(), 0);
-    assert_eq!(remotes("2001:db8::1".parse().unwrap()), Vec::<String>::new());
+    assert_eq!(
+        remotes("2001:db8::1".parse().unwrap()),
+        Vec::<String>::new()
+    );
 }
 
 /// Sockets answer on an address that comes later, and nobody else gets the port.
@@ -70,7 +80,10 @@ async fn dns_sockets_wait_for_their_address() {
     let space = Namespace::new("sockets");
     let address: IpAddr = "10.9.0.1".parse().unwrap();
     let sockets = dns_sockets(Some(space.fd()), address).unwrap();
-    assert!(dns_sockets(Some(space.fd()), address).is_err(), "the port is taken");
+    assert!(
+        dns_sockets(Some(space.fd()), address).is_err(),
+        "the port is taken"
+    );
     space.run("ip", &["addr", "add", "10.9.0.1/32", "dev", "lo"]);
     let udp = tokio::net::UdpSocket::from_std(sockets.udp).unwrap();
     let tcp = tokio::net::TcpListener::from_std(sockets.tcp).unwrap();
