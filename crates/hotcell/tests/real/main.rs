@@ -9,6 +9,7 @@
 mod chat;
 mod crash;
 mod refusal;
+mod stub;
 
 use std::{
     env,
