@@ -317,6 +317,3 @@ fn count_arrivals(world: &Namespace) {
            add rule inet kit in iifname \"host0\" meta nfproto ipv4 update @arrived { ip daddr . meta l4proto }"],
     );
 }
-
-#[cfg(test)]
-mod tests;
