@@ -15,6 +15,7 @@ mod kills;
 mod pressure;
 mod refusal;
 mod restart;
+mod stub;
 
 use std::{
     env,
