@@ -6,8 +6,8 @@ mod exit;
 mod image;
 mod local;
 mod look;
-mod sandbox;
 mod policy;
+mod sandbox;
 mod serve;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};

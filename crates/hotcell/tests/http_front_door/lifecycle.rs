@@ -227,7 +227,9 @@ async fn the_profile_says_how_large_a_sandbox_is_and_what_goes_in_and_out() {
     let (daemon, client) = daemon(PATIENT, 8, profile).await;
     // A workspace has small ones unless an operator says otherwise.
     let quotas = json!({"quotas": {"max_resource_class": "LARGE"}});
-    daemon.admin("PUT", "workspaces/w1", &quotas).await.expect(200);
+    let target = format!("/v1/admin/workspaces/{}", hotcell_testkit::WORKSPACE);
+    let set = daemon.operator().put(&target, &quotas).await;
+    assert!(set.status.is_success(), "{:?}", set.body);
     let _ = bash(
         &client,
         "c",
