@@ -110,7 +110,7 @@ async fn what_lies_in_outputs_survives_idleness_and_the_hard_limit() {
 }
 
 #[tokio::test]
-async fn a_sweep_that_hangs_ends_nothing_else() {
+async fn the_hard_limit_wins_over_a_call_in_progress() {
     // LC-10: the hard limit wins over a call in progress, and the sandbox goes.
     let limits = LeaseLimits {
         hard_timeout_ms: 700,
@@ -272,5 +272,43 @@ async fn the_profile_says_how_large_a_sandbox_is_and_what_goes_in_and_out() {
     let full = put("b", "123").await;
     assert_eq!(full.json()["code"], "uploads_full");
     assert_eq!(full.json()["limit_bytes"], 5);
+    daemon.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_limit_that_passed_while_no_daemon_ran_is_kept_by_the_next_one() {
+    let limits = LeaseLimits {
+        hard_timeout_ms: 1_500,
+        ..PATIENT
+    };
+    let (daemon, client) = daemon(limits, 8, "").await;
+    let first = bash(
+        &client,
+        "c",
+        "mkdir /workspace/outputs; write /workspace/outputs/a.csv 1",
+    )
+    .await;
+    let credential = client.credential().unwrap();
+    let credential = (credential.0.to_owned(), credential.1.to_owned());
+    let until = lease(&client, "c").await["ends_at_ms"].as_u64().unwrap();
+    let passed = || {
+        let now = hotcell_types::Clock::now(&hotcell::clock::SystemClock);
+        now.0 > until
+    };
+    let daemon = daemon
+        .restart_after(|| {
+            while !passed() {
+                std::thread::yield_now();
+            }
+        })
+        .await;
+    let client = daemon.anonymous().signing(&credential.0, &credential.1);
+    let ended = in_state(&client, "c", "ended").await;
+    assert_eq!(
+        (&ended["id"], &ended["end"]),
+        (&first["lease"]["id"], &json!("hard_time_limit"))
+    );
+    assert_eq!(outputs(&client, "c").await, ["a.csv"], "and it was swept");
+    assert_eq!(daemon.fake().running(), 0);
     daemon.shutdown().await;
 }

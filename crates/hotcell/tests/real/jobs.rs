@@ -13,7 +13,7 @@ const MEMBER: &str = "user=u&role=editor";
 on_both_engines!(
     a_job_is_followed_over_kills_and_the_end_of_its_sandbox,
     an_unused_sandbox_is_stopped_and_woken_and_a_job_is_use,
-    a_silent_command_is_not_cut
+    a_sandbox_at_its_hard_limit_is_swept_and_goes
 );
 
 fn site(engine: &str, limits: &str) -> Site {
@@ -157,9 +157,42 @@ async fn an_unused_sandbox_is_stopped_and_woken_and_a_job_is_use(engine: &str) {
     assert_eq!(site.footprint(), Footprint::default());
 }
 
-/// EX-22: longer than any proxy waits in silence, as JSON and as events with keep-alives.
-async fn a_silent_command_is_not_cut(engine: &str) {
-    let site = site(engine, "");
+/// LC-10: the hard limit wins over whatever works, and takes what is ready along.
+async fn a_sandbox_at_its_hard_limit_is_swept_and_goes(engine: &str) {
+    let site = site(engine, "[limits]\nhard_timeout_ms = 6000\n");
+    let daemon = site.start();
+    let client = daemon.operator.switch_on().await;
+    let first = bash(&client, "c", "mkdir /workspace/outputs; echo 1,2 > /workspace/outputs/t.csv; echo kept > /mnt/user-data/f").await;
+    let job = start(
+        &client,
+        json!({"user": user("u"), "command": "echo begun; sleep 600"}),
+    )
+    .await;
+    let body = json!({"user": user("u"), "command": "sleep 600", "timeout_ms": 900_000});
+    let cut = client.post(&chat_path("c", "bash"), &body).await;
+    assert_eq!(cut.expect(409).json()["code"], "lease_ended");
+    let lost = in_state(&client, &job, "lost").await;
+    assert_eq!(lost["reason"], "hard_time_limit", "{lost}");
+    let kept = client.get(&path(&job, "/output")).await.expect(200).json();
+    assert_eq!(kept["text"], "begun\n");
+    let next = bash(&client, "c", "cat /mnt/user-data/f; ls /workspace").await;
+    assert_eq!(next["stdout"], "kept\n", "{next}");
+    assert_ne!(next["lease"]["id"], first["lease"]["id"]);
+    let target = chat_path("c", &format!("outputs?{MEMBER}"));
+    let swept = client.get(&target).await.expect(200).json();
+    let outputs = swept["outputs"].as_array().unwrap();
+    assert_eq!(outputs.len(), 1, "{swept}");
+    assert_eq!(outputs[0]["name"], "t.csv");
+    end(&client, "c").await;
+    daemon.stop();
+    assert_eq!(site.footprint(), Footprint::default());
+}
+
+/// EX-22: longer than any proxy waits in silence, as JSON and as events with keep-alives. It waits for
+/// more than two minutes, so it does that under one engine only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_command_is_not_cut() {
+    let site = site("runsc", "");
     let daemon = site.start();
     let client = daemon.operator.switch_on().await;
     let body = json!({"user": user("u"), "command": "sleep 130; echo x", "timeout_ms": 300_000});

@@ -39,6 +39,14 @@ macro_rules! on_every_runtime {
 }
 pub(crate) use on_every_runtime;
 
+/// The same for the embedded runtime alone, with and without gVisor.
+macro_rules! on_both_engines {
+    ($($name:ident),+ $(,)?) => {
+        $crate::on_runtimes!(runsc runc: ($($name),+));
+    };
+}
+pub(crate) use on_both_engines;
+
 /// The same for those that are named.
 macro_rules! on_runtimes {
     ($($runtime:ident)+ : $names:tt) => {
