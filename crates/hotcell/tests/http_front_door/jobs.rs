@@ -79,6 +79,57 @@ async fn jobs_are_off_unless_the_profile_allows_them() {
     daemon.shutdown().await;
 }
 
+/// LC-04 for jobs.
+#[tokio::test]
+async fn a_job_starts_once_for_one_key() {
+    let (daemon, client) = daemon_with(WITH_JOBS, None).await;
+    let send = async |command: &str| {
+        let (target, text) = (chat("c", "jobs"), body(command).to_string());
+        let headers = [
+            ("content-type", "application/json"),
+            ("idempotency-key", "k"),
+        ];
+        let answer = client.request(Method::POST, &target, &headers, text);
+        answer.await
+    };
+    let (first, second) = tokio::join!(send("sleep 60000"), send("sleep 60000"));
+    let first = first.expect(201).json();
+    assert_eq!(second.expect(201).json()["id"], first["id"]);
+    let again = send("sleep 60000").await.expect(201).json();
+    assert_eq!(again, first);
+    expect_code(&send("true").await, 409, "idempotency_key_reused");
+    let list = client.get(&chat("c", &format!("jobs?{MEMBER}"))).await;
+    assert_eq!(list.json()["jobs"].as_array().unwrap().len(), 1);
+    daemon.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_workspaces_quota_bounds_its_jobs() {
+    let (daemon, client) = daemon_with(WITH_JOBS, None).await;
+    let workspace = format!("/v1/admin/workspaces/{WORKSPACE}");
+    let quotas = json!({"quotas": {"max_job_seconds": 5}});
+    let set = daemon.operator().put(&workspace, &quotas).await;
+    assert!(set.status.is_success(), "{:?}", set.body);
+    let ask = async |seconds: Value| {
+        let mut body = body("true");
+        body["max_seconds"] = seconds;
+        client.post(&chat("c", "jobs"), &body).await
+    };
+    let refused = ask(json!(6)).await;
+    expect_code(&refused, 403, "denied");
+    assert_eq!(refused.json()["denial"], "quota:max_job_seconds");
+    assert_eq!(daemon.fake().running(), 0, "no sandbox for a refusal");
+    assert_eq!(ask(json!(4)).await.expect(201).json()["max_seconds"], 4);
+    assert_eq!(ask(json!(null)).await.expect(201).json()["max_seconds"], 5);
+    let denials = daemon.operator().get("/v1/admin/denials").await;
+    let denials = denials.expect(200).json();
+    assert_eq!(
+        denials["denials"][0]["denial"], "quota:max_job_seconds",
+        "{denials}"
+    );
+    daemon.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_job_runs_on_is_read_by_offset_and_its_end_is_kept() {
     let (daemon, client) = daemon_with(WITH_JOBS, None).await;

@@ -16,14 +16,16 @@ use hotcell_types::{
     JobId,
     limits::{MAX_COMMAND_BYTES, MAX_JOB_READ_BYTES, MAX_JOB_WAIT_MS},
 };
-use http::StatusCode;
+use http::{HeaderMap, Method, StatusCode, Uri};
+use tracing::Instrument;
 
 use crate::{
     handles::{JobError, JobPiece},
     http::{
         App, calls,
         error::{ApiError, sandbox_failed},
-        json::{Json, Query, json, ok},
+        idempotency::{Begin, Keyed},
+        json::{Json, Query, json, json_text, ok},
         scope::InChat,
         text::Decoder,
     },
@@ -113,6 +115,7 @@ fn id(scope: &InChat) -> Result<JobId, ApiError> {
     params(
         ("workspace" = String, Path, description = "The workspace."),
         ("chat" = String, Path, description = "The chat."),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters. The same request with the same key within 24 hours starts nothing again and gets the same answer.", nullable = false),
     ),
     request_body = StartJob,
     responses(
@@ -124,8 +127,12 @@ fn id(scope: &InChat) -> Result<JobId, ApiError> {
 pub(super) async fn start_job(
     State(app): State<Arc<App>>,
     scope: InChat,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
     Json(body): Json<StartJob>,
 ) -> Result<Response, ApiError> {
+    let keyed = Keyed::of(&method, &uri, &headers)?;
     if body.command.len() > MAX_COMMAND_BYTES {
         return Err(ApiError::new(
             ErrorCode::CommandTooLong,
@@ -150,15 +157,52 @@ pub(super) async fn start_job(
     let asked_ms = body
         .max_seconds
         .map(|seconds| seconds.saturating_mul(1_000));
+    let ticket = match &keyed {
+        None => None,
+        Some(keyed) => match app.idempotency.begin(&app, &scope.workspace, keyed).await? {
+            Begin::Ours(ticket) => Some(ticket),
+            Begin::Done(answer) => {
+                let mut response = json_text(answer)?;
+                *response.status_mut() = StatusCode::CREATED;
+                return Ok(response);
+            }
+            Begin::Call(_) => {
+                return Err(ApiError::bad_request(
+                    "This idempotency key is one of a call.",
+                ));
+            }
+        },
+    };
     // A client that goes away leaves no job that was half started.
-    let starting = tokio::spawn(async move { jobs.start(&caller, body.command, asked_ms).await });
-    let started = starting
+    let starting = tokio::spawn(
+        async move {
+            if let Some(ticket) = &ticket {
+                ticket.act().await?;
+            }
+            let started = jobs.start(&caller, body.command, asked_ms).await;
+            if let Some(ticket) = &ticket {
+                match &started {
+                    Ok(job) => ticket.finish(text_of(&view(job))).await,
+                    // It may have begun: sent again it does not begin a second time.
+                    Err(JobError::Sandbox { .. }) => {}
+                    Err(_) => ticket.release().await,
+                }
+            }
+            match started {
+                Ok(job) => Ok(json(StatusCode::CREATED, &view(&job))),
+                Err(error) => Err(refused(error).await),
+            }
+        }
+        .in_current_span(),
+    );
+    starting
         .await
-        .map_err(|error| ApiError::internal("the start of a job panicked", &error))?;
-    match started {
-        Ok(job) => Ok(json(StatusCode::CREATED, &view(&job))),
-        Err(error) => Err(refused(error).await),
-    }
+        .map_err(|error| ApiError::internal("the start of a job panicked", &error))?
+}
+
+/// Strings and numbers always serialize.
+fn text_of(job: &Job) -> String {
+    serde_json::to_string(job).unwrap_or_default()
 }
 
 /// List the jobs
