@@ -1,12 +1,14 @@
 //! Tests of the store that need its insides; those that need other processes are in `tests/`.
 
 mod damage;
+mod denials;
 mod disk;
 mod group;
 mod idempotency;
 mod migration;
 mod property;
 mod quota;
+mod quota_model;
 mod rules;
 mod shapes;
 
