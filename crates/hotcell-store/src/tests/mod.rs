@@ -1,6 +1,7 @@
 //! Tests of the store that need its insides; those that need other processes are in `tests/`.
 
 mod damage;
+mod denials;
 mod disk;
 mod group;
 mod idempotency;
@@ -9,6 +10,7 @@ mod migration;
 mod policies;
 mod property;
 mod quota;
+mod quota_model;
 mod rules;
 mod shapes;
 

@@ -1,24 +1,23 @@
-//! Quotas, denials and the audit trail on the real store.
+//! Quotas on the real store.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use hotcell_core::{
-    gate::{DAY_MS, Denial, DenialRecord, HOUR_MS, Quota, QuotaSettings},
-    model::{Actor, AuditRow, Deployment, LeaseRecord, LeaseState},
+    gate::{DAY_MS, Denial, HOUR_MS, Quota, QuotaSettings},
+    model::{Deployment, LeaseRecord, LeaseState},
 };
-use hotcell_types::{LeaseId, ProfileId, ResourceClass, Role, UnixMillis, limits};
-use proptest::prelude::*;
+use hotcell_types::{LeaseId, ProfileId, ResourceClass, Role, UnixMillis};
 
-use super::{Home, audit_row, furnish, organization, output, workspace};
+use super::{Home, furnish, organization, output, workspace};
 use crate::{
-    AuditFilter, DenialFilter, GateAsk, NewLease, Snapshot, Store, StoreError, Tx,
+    GateAsk, NewLease, Snapshot, Store, StoreError, Tx,
     tables::{Span, Table},
 };
 
 /// A time in the middle of a day.
-const NOON: UnixMillis = UnixMillis(20_000 * DAY_MS + DAY_MS / 2);
+pub(super) const NOON: UnixMillis = UnixMillis(20_000 * DAY_MS + DAY_MS / 2);
 
-async fn write<T: Send + 'static>(
+pub(super) async fn write<T: Send + 'static>(
     store: &Store,
     change: impl FnOnce(&mut Tx<'_>) -> Result<T, StoreError> + Send + 'static,
 ) -> T {
@@ -26,7 +25,7 @@ async fn write<T: Send + 'static>(
 }
 
 /// A store with the workspace `w1` and everything switched on.
-async fn ready(home: &Home) -> Store {
+pub(super) async fn ready(home: &Home) -> Store {
     let store = home.open();
     furnish(&store).await;
     write(&store, |tx| {
@@ -39,14 +38,14 @@ async fn ready(home: &Home) -> Store {
     store
 }
 
-async fn set(store: &Store, settings: QuotaSettings) {
+pub(super) async fn set(store: &Store, settings: QuotaSettings) {
     write(store, move |tx| {
         tx.put_quotas(&"w1".parse().unwrap(), &settings)
     })
     .await;
 }
 
-fn admit_in(
+pub(super) fn admit_in(
     tx: &mut Tx<'_>,
     number: u128,
     chat: &str,
@@ -78,7 +77,7 @@ async fn admit(store: &Store, number: u128, now: UnixMillis) -> Result<LeaseReco
     .await
 }
 
-async fn end(store: &Store, lease: LeaseRecord) {
+pub(super) async fn end(store: &Store, lease: LeaseRecord) {
     write(store, move |tx| {
         tx.put_lease(&LeaseRecord {
             state: LeaseState::Ended,
@@ -88,11 +87,11 @@ async fn end(store: &Store, lease: LeaseRecord) {
     .await;
 }
 
-fn name<T>(result: &Result<T, Denial>) -> Option<&'static str> {
+pub(super) fn name<T>(result: &Result<T, Denial>) -> Option<&'static str> {
     result.as_ref().err().map(|denial| denial.name())
 }
 
-fn live(view: &Snapshot<'_>) -> Result<(u64, usize), StoreError> {
+pub(super) fn live(view: &Snapshot<'_>) -> Result<(u64, usize), StoreError> {
     let rows = view.scan(
         Table::LiveLeases,
         &Span::below("w1"),
@@ -528,215 +527,6 @@ async fn settings_come_back_as_they_were_put() {
     assert_eq!(all.set(), Quota::ALL);
     set(&store, QuotaSettings::default()).await;
     assert_eq!(read(&store), QuotaSettings::default());
-}
-
-fn denial(number: u64, workspace: &str, name: &str) -> DenialRecord {
-    DenialRecord {
-        at: UnixMillis(number),
-        organization: "o1".parse().unwrap(),
-        workspace: workspace.parse().unwrap(),
-        chat: "c1".parse().unwrap(),
-        user: "u1".parse().unwrap(),
-        role: Role::Viewer,
-        name: name.to_owned(),
-        limit: None,
-        request: None,
-    }
-}
-
-#[tokio::test]
-async fn denials_are_a_ring_that_is_paged_and_filtered() {
-    let home = Home::new();
-    let store = home.open();
-    let total = limits::MAX_DENIALS + 250;
-    for start in (0..total).step_by(1_000) {
-        let some: Vec<DenialRecord> = (start..(start + 1_000).min(total))
-            .map(|number| {
-                let of = if number % 10 == 0 { "w1" } else { "w2" };
-                let name = if number % 4 == 0 { "role" } else { "workspace" };
-                denial(number, of, name)
-            })
-            .collect();
-        write(&store, move |tx| tx.put_denials(&some)).await;
-    }
-    let page = |filter: DenialFilter| store.read_now(|view| view.denials(&filter)).unwrap();
-    let mut seen = Vec::new();
-    let mut before = None;
-    loop {
-        let rows = page(DenialFilter {
-            before,
-            limit: 700,
-            ..DenialFilter::default()
-        });
-        let Some(last) = rows.last() else { break };
-        before = Some(last.number);
-        seen.extend(rows.into_iter().map(|entry| entry.record.at.0));
-    }
-    assert_eq!(seen.len() as u64, limits::MAX_DENIALS);
-    assert!(seen.windows(2).all(|pair| pair[0] == pair[1] + 1));
-    assert_eq!(seen[0], total - 1);
-    let some = page(DenialFilter {
-        workspace: Some("w1".parse().unwrap()),
-        name: Some("role".to_owned()),
-        before: None,
-        limit: 5,
-    });
-    assert_eq!(some.len(), 5);
-    assert!(some.iter().all(|entry| entry.record.at.0 % 20 == 0));
-    // After a restart they are there, and numbers go on.
-    store.close().await.unwrap();
-    let store = home.open();
-    let newest = |store: &Store| {
-        let filter = DenialFilter {
-            limit: 1,
-            ..DenialFilter::default()
-        };
-        store.read_now(|view| view.denials(&filter)).unwrap()[0].number
-    };
-    let before = newest(&store);
-    write(&store, |tx| tx.put_denials(&[denial(1, "w1", "role")])).await;
-    assert_eq!(newest(&store), before + 1);
-}
-
-#[tokio::test]
-async fn the_audit_trail_is_filtered_without_gap_or_overlap() {
-    let home = Home::new();
-    let store = home.open();
-    write(&store, |tx| {
-        for number in 0..2_500_u64 {
-            tx.audit(AuditRow {
-                at: UnixMillis(number),
-                actor: if number % 3 == 0 {
-                    Actor::Operator
-                } else {
-                    Actor::System
-                },
-                subject: format!("workspace/w{}", number % 2),
-                ..audit_row(if number % 5 == 0 {
-                    "workspace.updated"
-                } else {
-                    "lease.ended"
-                })
-            })?;
-        }
-        Ok(())
-    })
-    .await;
-    let filter = AuditFilter {
-        actor: Some(Actor::Operator),
-        action_prefix: Some("workspace.".to_owned()),
-        subject: Some("workspace/w0".to_owned()),
-        since: Some(UnixMillis(300)),
-        until: Some(UnixMillis(2_400)),
-        before: None,
-        limit: 7,
-    };
-    let wanted: Vec<u64> = (300..2_400).rev().filter(|n| n % 30 == 0).collect();
-    let mut seen = Vec::new();
-    let mut before = None;
-    loop {
-        let filter = AuditFilter {
-            before,
-            ..filter.clone()
-        };
-        let (rows, next) = store.read_now(|view| view.audit_page(&filter)).unwrap();
-        assert!(rows.len() <= 7);
-        seen.extend(rows.into_iter().map(|entry| entry.row.at.0));
-        match next {
-            Some(next) => before = Some(next),
-            None => break,
-        }
-    }
-    assert_eq!(seen, wanted);
-}
-
-#[derive(Debug, Clone)]
-enum Step {
-    Admit(u8),
-    End(u8),
-    Idle(u8),
-    /// Milliseconds that pass; may be negative.
-    Time(i64),
-    Limits(u64, u64),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => (0_u8..12).prop_map(Step::Admit),
-        4 => (0_u8..12).prop_map(Step::End),
-        1 => (0_u8..12).prop_map(Step::Idle),
-        4 => (0_i64..1_500_000).prop_map(Step::Time),
-        1 => (-50_000_i64..0).prop_map(Step::Time),
-        2 => (0_u64..6, 0_u64..8).prop_map(|(live, hour)| Step::Limits(live, hour)),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-
-    /// The counter is what the rows are, and the window is what a list of all admissions says.
-    #[test]
-    fn quotas_follow_a_simple_model(steps in proptest::collection::vec(step(), 1..60)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let home = Home::new();
-            let store = ready(&home).await;
-            let (mut live_chats, mut admissions) = (BTreeMap::new(), Vec::<u64>::new());
-            let (mut now, mut number, mut max_live, mut max_hour) = (NOON.0, 0_u128, 2, 60);
-            for step in steps {
-                match step {
-                    Step::Time(by) => now = now.saturating_add_signed(by),
-                    Step::Limits(live, hour) => {
-                        (max_live, max_hour) = (live, hour);
-                        set(&store, QuotaSettings {
-                            max_concurrent: Some(live),
-                            max_jobs_per_hour: Some(hour),
-                            ..QuotaSettings::default()
-                        }).await;
-                    }
-                    Step::Admit(chat) if !live_chats.contains_key(&chat) => {
-                        number += 1;
-                        let id = number;
-                        let got = write(&store, move |tx| {
-                            let chat = format!("c{chat}");
-                            admit_in(tx, id, &chat, ResourceClass::Small, UnixMillis(now))
-                        }).await;
-                        // A clock that is a little behind stands still.
-                        let at = now.max(admissions.last().copied().unwrap_or(0));
-                        let in_hour = admissions.iter().filter(|a| **a + HOUR_MS > at).count();
-                        let wanted = if live_chats.len() as u64 >= max_live {
-                            Some("quota:max_concurrent")
-                        } else if in_hour as u64 >= max_hour {
-                            Some("quota:max_jobs_per_hour")
-                        } else {
-                            None
-                        };
-                        assert_eq!(name(&got), wanted);
-                        if let Ok(lease) = got {
-                            live_chats.insert(chat, lease);
-                            admissions.push(at);
-                        }
-                    }
-                    Step::Admit(_) => {}
-                    Step::End(chat) => {
-                        if let Some(lease) = live_chats.remove(&chat) {
-                            end(&store, lease).await;
-                        }
-                    }
-                    Step::Idle(chat) => {
-                        if let Some(lease) = live_chats.get(&chat).cloned() {
-                            write(&store, move |tx| tx.put_lease(&LeaseRecord {
-                                state: LeaseState::Idle,
-                                ..lease
-                            })).await;
-                        }
-                    }
-                }
-                let (counted, rows) = store.read_now(live).unwrap();
-                assert_eq!((counted as usize, rows), (live_chats.len(), live_chats.len()));
-            }
-        });
-    }
 }
 
 #[tokio::test]
