@@ -58,6 +58,11 @@ impl<'a> Message<'a> {
         self.header().nlmsg_pid
     }
 
+    /// Of which addresses a netfilter message speaks.
+    pub(crate) fn family(&self) -> u8 {
+        self.0.get(HEADER_BYTES).copied().unwrap_or_default()
+    }
+
     /// The attributes of a netfilter message: what follows its headers.
     pub(crate) fn attributes(&self) -> &'a [u8] {
         self.0.get(HEADER_BYTES + 4..).unwrap_or_default()

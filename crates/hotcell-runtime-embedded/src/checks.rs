@@ -153,7 +153,7 @@ impl Embedded {
             ),
         });
         checks.push(self.network_check().await);
-        checks.push(forwarding_check(Path::new(FORWARDING)));
+        checks.push(forwarding_check());
         checks.push(cgroup_pass(&self.cgroups));
         checks.push(self.scratch_check());
         checks.extend(host_checks(&self.config));
@@ -262,23 +262,20 @@ impl Embedded {
     }
 }
 
-/// The host's switch for forwarding.
-const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
-
 /// Only a warning: sandboxes without a network do not need it, and without it filtered ones reach
 /// nothing, which is no danger.
-fn forwarding_check(switch: &Path) -> Check {
+fn forwarding_check() -> Check {
     const ID: &str = "network.forwarding";
     const FIX: &str =
         "set net.ipv4.ip_forward = 1 in a file of /etc/sysctl.d and run `sysctl --system`";
-    match std::fs::read_to_string(switch) {
-        Ok(value) if value.trim() == "1" => Check::pass(ID, "the host forwards IPv4"),
-        Ok(_) => Check::warn(
+    match hotcell_uplink::forwards() {
+        Ok(true) => Check::pass(ID, "the host forwards IPv4"),
+        Ok(false) => Check::warn(
             ID,
             "the host forwards no IPv4: sandboxes with a filtered network reach nothing",
             FIX,
         ),
-        Err(error) => Check::warn(ID, format!("{}: {error}", switch.display()), FIX),
+        Err(error) => Check::warn(ID, error.to_string(), FIX),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     fault,
     image::ImageStore,
     layout::{Layout, uplink_name},
-    net::{self, Gateway, Slot, UplinkAddresses},
+    net::{self, Gateway, Slot},
     oci::Engine,
     probe, record,
     scratch::Scratch,
@@ -32,8 +32,8 @@ pub struct Embedded {
     pub(crate) gateway: Gateway,
     /// What the host calls its end of the uplink.
     pub(crate) uplink_name: String,
-    /// Once it is known to stand.
-    pub(crate) uplink: tokio::sync::Mutex<Option<UplinkAddresses>>,
+    /// Held while the uplink is looked at.
+    pub(crate) uplink: tokio::sync::Mutex<()>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) scratch: Scratch,
     /// Why scratch disks have no size, when they have none.

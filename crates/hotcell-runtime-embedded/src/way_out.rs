@@ -15,28 +15,29 @@ use crate::{
 };
 
 impl Embedded {
-    /// Makes sure that filtered sandboxes have a way to their filter and out.
+    /// Makes sure that filtered sandboxes have a way to their filter and out. Looks each time: the
+    /// host's end is where others may remove it.
     pub(crate) async fn need_uplink(&self) -> Result<UplinkAddresses, RuntimeError> {
-        let mut known = self.uplink.lock().await;
-        if let Some(addresses) = *known {
-            return Ok(addresses);
-        }
+        let _one_at_a_time = self.uplink.lock().await;
         let made = self.gateway.uplink(&self.uplink_name, self.uplink_seed());
-        let addresses = made.await.map_err(|error| {
+        made.await.map_err(|error| {
             RuntimeError::EgressUnenforceable(format!("the way out cannot be made: {error}"))
-        })?;
-        *known = Some(addresses);
-        Ok(addresses)
+        })
     }
 
-    /// Adopts the uplink when sandboxes need it, and removes one that none needs.
+    /// Adopts the uplink when sandboxes need it, and removes one that none needs. One that cannot be
+    /// had is no reason not to open: filtered sandboxes reach nothing then, and the next one that is
+    /// made says why.
     pub(crate) async fn settle_uplink(&self) -> Result<(), RuntimeError> {
         let needed = leases(&self.layout)?
             .iter()
             .filter_map(|lease| Record::load(&self.layout.lease(lease)).ok())
             .any(|record| record.network == NetworkMode::Filtered);
         if needed {
-            return self.need_uplink().await.map(drop);
+            if let Err(error) = self.need_uplink().await {
+                tracing::warn!(%error, "filtered sandboxes reach nothing");
+            }
+            return Ok(());
         }
         net::remove_host_end(&self.uplink_name).map_err(fault::of("remove the uplink"))
     }

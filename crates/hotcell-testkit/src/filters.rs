@@ -120,9 +120,17 @@ impl Guard {
     /// When the kernel does not take them.
     pub async fn open(internet: &Internet, site: &FilterSite) -> Self {
         let guard = Self::adopt(internet, site);
-        guard.on_host.replace(&guard.host_rules, &[]).await.unwrap();
+        guard.restore_host().await;
         guard.firewall.replace(&base(site), &[]).await.unwrap();
         guard
+    }
+
+    /// Makes the host's table what it shall be.
+    ///
+    /// # Panics
+    /// When the kernel does not take it.
+    pub async fn restore_host(&self) {
+        self.on_host.replace(&self.host_rules, &[]).await.unwrap();
     }
 
     /// The same over tables that are there.

@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// An installation: its directories and configuration. A daemon process can come and go on it.
 pub struct Site {
     hotcell: PathBuf,
+    /// What is called to call it, with its arguments.
+    launcher: Vec<String>,
     dir: TempDir,
 }
 
@@ -50,8 +52,25 @@ impl Site {
             .unwrap_or_else(|error| panic!("no configuration: {error}"));
         Self {
             hotcell: hotcell.to_owned(),
+            launcher: Vec::new(),
             dir,
         }
+    }
+
+    /// The same on the host of a stub internet: daemons run there, and are reached by its control
+    /// link.
+    ///
+    /// # Panics
+    /// When the configuration cannot be rewritten.
+    #[must_use]
+    pub fn on_host_of(mut self, internet: &crate::internet::Internet) -> Self {
+        let path = self.dir.path().join("hotcell.toml");
+        let here = format!("listen = \"{}:0\"", internet.control());
+        fs::read_to_string(&path)
+            .and_then(|config| fs::write(&path, config.replace("listen = \"127.0.0.1:0\"", &here)))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        self.launcher = internet.launcher();
+        self
     }
 
     /// Where it lies; its path marks everything that belongs to it.
@@ -72,7 +91,15 @@ impl Site {
             .append(true)
             .open(&log_path)
             .unwrap_or_else(|error| panic!("no log: {error}"));
-        let mut child = Command::new(&self.hotcell)
+        let mut words = self.launcher.iter();
+        let mut command = match words.next() {
+            Some(launcher) => Command::new(launcher),
+            None => Command::new(&self.hotcell),
+        };
+        if !self.launcher.is_empty() {
+            command.args(words).arg(&self.hotcell);
+        }
+        let mut child = command
             .arg("serve")
             .arg("--config")
             .arg(self.dir.path().join("hotcell.toml"))

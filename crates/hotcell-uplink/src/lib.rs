@@ -41,7 +41,7 @@ use rtnetlink::{
 };
 
 pub use netlink::{detach, index_of, is_missing, nl};
-pub use sysctl::{close_gateway, close_sandbox, forward_from, make_writable};
+pub use sysctl::{close_gateway, close_sandbox, forward_from, forwards, make_writable};
 
 /// What the gateway calls its end.
 pub const UPLINK: &str = "uplink";

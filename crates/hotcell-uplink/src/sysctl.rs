@@ -61,6 +61,15 @@ pub fn make_writable() -> io::Result<()> {
     Ok(mount_remount("/proc/sys", flags, "")?)
 }
 
+/// Whether the namespace that the calling thread is in, the host's, forwards IPv4: without it nothing
+/// that comes out of an uplink goes on.
+///
+/// # Errors
+/// When the setting cannot be read.
+pub fn forwards() -> io::Result<bool> {
+    Ok(fs::read_to_string("/proc/sys/net/ipv4/ip_forward")?.trim() == "1")
+}
+
 fn write_all(settings: &[(&str, &str)]) -> io::Result<()> {
     settings.iter().try_for_each(|(name, value)| {
         let path = format!("/proc/sys/net/{name}");

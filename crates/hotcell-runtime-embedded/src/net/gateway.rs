@@ -278,13 +278,23 @@ async fn serve(mut inbox: mpsc::Receiver<Request>, namespace: OwnedFd, ready: Re
                 side,
                 reply,
             } => {
-                let _ = reply.send(uplink::make(&handle, &host_end, host, &side).await);
+                let handle = handle.clone();
+                tokio::spawn(async move {
+                    let made = uplink::make(&handle, &host_end, host, &side).await;
+                    let _ = reply.send(made);
+                });
             }
             Request::IsPeer(index, reply) => {
-                let _ = reply.send(uplink::is_peer(&handle, index).await);
+                let handle = handle.clone();
+                tokio::spawn(async move {
+                    let _ = reply.send(uplink::is_peer(&handle, index).await);
+                });
             }
             Request::Route(addresses, reply) => {
-                let _ = reply.send(uplink::route(&handle, addresses).await);
+                let handle = handle.clone();
+                tokio::spawn(async move {
+                    let _ = reply.send(uplink::route(&handle, addresses).await);
+                });
             }
             Request::Detach { name, reply } => {
                 let handle = handle.clone();

@@ -7,6 +7,7 @@ use hotcell_testkit::internet::SERVICE_PORTS;
 use tokio::time::{Duration, timeout};
 
 use crate::{
+    common::Engine,
     stage::{Guard, LOG, Probe, Stage, base, policy, table},
     staged,
 };
@@ -18,6 +19,8 @@ staged!(
     nothing_passes_before_a_filter_or_without_one,
     a_sandbox_without_a_network_stays_closed,
     denied_packets_are_told,
+    rules_inside_decide_nothing,
+    a_flushed_host_leaves_the_filter,
 );
 
 /// EG-38 as far as it is ours: the host, the appliance, metadata, private networks, other sandboxes.
@@ -286,4 +289,51 @@ async fn denied_packets_are_told(stage: &Stage<'_>) {
     assert_eq!((packet.protocol, packet.port), (6, Some(8443)));
     assert_eq!(packet.destination.to_string(), "203.0.113.99");
     assert_eq!(denied.lost(), 0);
+}
+
+/// EG-35 (1): firewall rules in the sandbox's own namespace are not what keeps it in.
+async fn rules_inside_decide_nothing(stage: &Stage<'_>) {
+    let names = stage.internet.names();
+    names.address("ok.example.org", &["203.0.113.5"]);
+    let (_guard, cell, _filter) = stage.one("deny", &["allow ok.example.org"]).await;
+    let (open, closed) = (("tcp", "ok.example.org", 443), ("tcp", "203.0.113.99", 443));
+    let inside = |rules: &str| {
+        let network = format!("--net=/proc/{}/ns/net", stage.rig.main_pid(&cell.lease));
+        let done = std::process::Command::new("nsenter")
+            .args([&network, "--", "nft", rules])
+            .status();
+        assert!(done.unwrap().success(), "{rules}");
+    };
+    // Whoever might open everything in there opens nothing.
+    inside(
+        "add table inet own; add chain inet own out { type filter hook output priority 0 ; policy accept ; }",
+    );
+    cell.only(&[open], &[closed]).await;
+    if stage.rig.engine == Engine::RunscOwn {
+        // gVisor's own network stack passes such a rule by. With the kernel's it would cut off the
+        // agent, too; that is no filter of ours.
+        inside("add rule inet own out drop");
+        cell.only(&[open], &[closed]).await;
+    }
+    inside("delete table inet own");
+    cell.only(&[open], &[closed]).await;
+}
+
+/// A reload of the host's firewall takes the host's table along: nothing opens by it, and with the
+/// table everything is as before.
+async fn a_flushed_host_leaves_the_filter(stage: &Stage<'_>) {
+    let (guard, cell, _filter) = stage.one("allow", &[]).await;
+    let open = ("tcp", "203.0.113.5", 80);
+    let closed = [
+        ("tcp", "198.18.0.2", 22),
+        ("udp", "198.18.0.2", 2222),
+        ("tcp", "169.254.169.254", 80),
+        ("tcp", "10.1.2.3", 80),
+    ];
+    cell.only(&[open], &closed).await;
+    stage.internet.run_on_host("nft", &["flush", "ruleset"]);
+    assert_eq!(cell.probe(&closed).await, [false; 4]);
+    guard.restore_host().await;
+    cell.only(&[open], &closed).await;
+    assert_eq!(stage.internet.host_hits(), 0);
 }

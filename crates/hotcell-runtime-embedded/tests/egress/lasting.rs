@@ -15,6 +15,7 @@ use crate::{
 staged!(
     rules_outlive_the_filters_process,
     an_address_brings_no_connections_along,
+    an_uplink_that_was_removed_comes_back,
 );
 
 /// Sends and hears without an end, in the background.
@@ -106,6 +107,21 @@ async fn an_address_brings_no_connections_along(stage: &Stage<'_>) {
         &[("tcp", "203.0.113.5", 443)],
     )
     .await;
+}
+
+/// Somebody on the host removes the uplink: nothing passes, and the next look makes it again.
+async fn an_uplink_that_was_removed_comes_back(stage: &Stage<'_>) {
+    let (guard, cell, _filter) = stage.one("deny", &["allow 203.0.113.5"]).await;
+    let open = ("tcp", "203.0.113.5", 443);
+    cell.only(&[open], &[]).await;
+    let site = stage.rig.runtime.filter_site(&cell.lease).await.unwrap();
+    let host_end = site.way_out.as_ref().unwrap().interface.as_str();
+    stage.internet.run_on_host("ip", &["link", "del", host_end]);
+    assert_eq!(cell.probe(&[open]).await, [false]);
+    let again = stage.rig.runtime.filter_site(&cell.lease).await.unwrap();
+    assert_eq!(again.way_out, site.way_out);
+    cell.only(&[open], &[("tcp", "203.0.113.6", 443)]).await;
+    drop(guard);
 }
 
 /// The daemon is replaced while a filtered sandbox runs: link, routes and rules are adopted.

@@ -199,12 +199,17 @@ impl Internet {
     /// A program on the host. Only its network is the host's: mounts and processes are the test's.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("nsenter");
+        let launcher = self.launcher();
+        let mut command = Command::new(&launcher[0]);
+        command.args(&launcher[1..]).arg(program);
         command
-            .arg(format!("--net={}", self.host.path()))
-            .arg("--")
-            .arg(program);
-        command
+    }
+
+    /// What runs a program there that follows it. It becomes that program, so its process is it.
+    #[must_use]
+    pub fn launcher(&self) -> Vec<String> {
+        let network = format!("--net={}", self.host.path());
+        ["nsenter", &network, "--"].map(str::to_owned).to_vec()
     }
 
     /// Runs a program on the host that must succeed, and returns what it printed.
@@ -312,6 +317,3 @@ fn count_arrivals(world: &Namespace) {
            add rule inet kit in iifname \"host0\" meta nfproto ipv4 update @arrived { ip daddr . meta l4proto }"],
     );
 }
-
-#[cfg(test)]
-mod tests;

@@ -10,6 +10,7 @@ mod chat;
 mod crash;
 mod egress;
 mod refusal;
+mod stub;
 
 use std::{
     env,

@@ -1,19 +1,22 @@
 //! The kit itself: a test that finds something closed must be able to trust that it was there.
+//! Needs root.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use hickory_proto::{
     op::{Message, Query, ResponseCode},
     rr::{Name, RecordType},
 };
+use hotcell_testkit::internet::{Answer, HOST, Internet, RESOLVER};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpStream, UdpSocket},
     time::Instant,
 };
-
-use super::*;
 
 async fn get(to: (&str, u16)) -> String {
     let mut stream = TcpStream::connect(to).await.unwrap();
@@ -119,7 +122,9 @@ async fn the_host_is_reached_by_the_control_link_and_gone_afterwards() {
     let said = get((&control.to_string(), 8080)).await;
     assert_eq!(said, format!("this is {control} port 8080"));
     assert_eq!(internet.host_hits(), 1);
-    let name = internet.host.path();
+    let launcher = internet.launcher();
+    let name = launcher[1].trim_start_matches("--net=").to_owned();
+    assert!(std::path::Path::new(&name).exists());
     drop(internet);
     assert!(!std::path::Path::new(&name).exists());
 }
