@@ -374,6 +374,43 @@ mod tests {
         );
     }
 
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_writes_few_lines_into_the_log_and_the_rest_is_counted() {
+        let (journal, log) = (journal(), Log::default());
+        let (noisy, quiet) = (whose(1, "w"), whose(2, "w"));
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let guard = tracing::subscriber::set_default(subscriber);
+        for number in 0..1_000 {
+            journal.record(&noisy, denied(&format!("{number}.example")));
+        }
+        journal.record(&quiet, denied("quiet.example"));
+        journal.ended(&noisy.lease);
+        drop(guard);
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let limit = MAX_EGRESS_LOG_LINES as usize;
+        assert_eq!(text.lines().count(), limit + 2, "{text}");
+        assert!(text.contains("quiet.example"));
+        assert!(text.contains(&format!("suppressed={}", 1_000 - limit)));
+    }
+
     #[tokio::test]
     async fn the_lease_that_was_silent_longest_goes_first() {
         let journal = journal();

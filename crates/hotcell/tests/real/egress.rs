@@ -165,6 +165,8 @@ async fn chat(internet: &Internet, site: &Site) {
     assert!(!tables.contains("hotcell"), "{tables}");
     daemon.stop();
     assert_eq!(site.footprint(), Footprint::default());
+    let log = std::fs::read_to_string(site.dir().join("daemon.log")).unwrap();
+    assert!(!log.contains("hickory"), "a line for each question: {log}");
 }
 
 /// What is reached, what is not, and what is said about it. Returns the lease.

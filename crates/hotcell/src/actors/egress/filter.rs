@@ -13,6 +13,7 @@ use std::{io, net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use futures_util::FutureExt;
 use hotcell_egress::{
     dns::{DnsFilter, DnsParts, EventSink, FilterEvent, serve},
+    firewall::FirewallError,
     host::{Host, Namespace},
 };
 use hotcell_runtime::RuntimeError;
@@ -30,6 +31,9 @@ use crate::{
     actors::context::Context,
     egress::{Happened, Journal, Whose, of_lookup},
 };
+
+/// How often a space that was just shut is looked for again.
+const SPACE_TRIES: u32 = 3;
 
 /// Where a filter stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -256,9 +260,16 @@ async fn install(context: &Arc<Context>, whose: &Whose) -> Result<Resolver, Runt
     let site = runtime.filter_site(&whose.lease).await?;
     let place = Place::of(&site)?;
     let prepared = prepare(context, &whose.lease, &site).await?;
-    let space = egress.space(context, &runtime, &place).await?;
-    let admitted = space.admit(&whose.lease, prepared.rules).await;
-    let admitted = admitted.map_err(|error| unenforceable(chain(&error)))?;
+    let mut tries = SPACE_TRIES;
+    let (space, admitted) = loop {
+        let space = egress.space(context, &runtime, &place).await?;
+        match space.admit(&whose.lease, prepared.rules.clone()).await {
+            // The last other one left between the two.
+            Err(FirewallError::Gone) if tries > 0 => tries -= 1,
+            Err(error) => return Err(unenforceable(chain(&error))),
+            Ok(admitted) => break (space, admitted),
+        }
+    };
     if !admitted.adopted {
         // Connections of a sandbox that had these addresses before, or that other rules let through.
         let forgotten = space.edge().forget(&prepared.sandbox).await;

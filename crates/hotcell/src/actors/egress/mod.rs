@@ -274,24 +274,29 @@ impl Egress {
             let context = Arc::clone(context);
             // Not given up halfway, as in `space`.
             let closing = tokio::spawn(async move {
-                context.egress.close_ways_out(&context).await;
+                context.egress.close_unused(&context).await;
             });
             let _ = closing.await;
         }
         Ok(())
     }
 
-    /// When there is no filter any more, nothing of ours stays in the host's own packet filter.
-    async fn close_ways_out(&self, context: &Arc<Context>) {
+    /// Lets go of namespaces without filters; when there is no filter any more, nothing of ours stays
+    /// in the host's own packet filter.
+    async fn close_unused(&self, context: &Arc<Context>) {
         let mut spaces = self.spaces.lock().await;
-        for space in spaces.iter().filter(|space| space.has_filters()) {
-            if !space.is_empty().await {
-                return;
+        let (mut kept, mut closing) = (Vec::new(), Vec::new());
+        for space in spaces.drain(..) {
+            if space.has_filters() && space.shut_if_empty().await {
+                closing.push(space);
+            } else {
+                kept.push(space);
             }
         }
-        let (open, closing): (Vec<_>, Vec<_>) =
-            spaces.drain(..).partition(|space| space.has_filters());
-        *spaces = open;
+        if !kept.iter().any(|space| space.has_filters()) {
+            closing.append(&mut kept);
+        }
+        *spaces = kept;
         for space in closing {
             context.crew.stop_guard(space.number()).await;
             if let Err(error) = space.close().await {

@@ -156,6 +156,8 @@ struct Inherited {
 struct State {
     members: BTreeMap<LeaseId, Member>,
     inherited: Option<Inherited>,
+    /// Nobody comes in any more: the next one needs a space of its own.
+    shut: bool,
 }
 
 /// Whose packets a label in the log means.
@@ -269,9 +271,22 @@ impl Space {
         self.has_filters() == place.has_filters() && self.is_empty().await
     }
 
-    /// Removes the table.
+    /// Lets nobody in any more, if nobody is in. Whether that is so.
+    pub(super) async fn shut_if_empty(&self) -> bool {
+        let mut state = self.state.lock().await;
+        state.shut |= state.members.is_empty();
+        state.shut
+    }
+
+    /// Removes the table, where others would have to live with it. In a namespace of sandboxes it
+    /// stays: without it nothing is dropped.
     pub(super) async fn close(&self) -> Result<(), FirewallError> {
-        self.firewall.remove(self.table()).await
+        match self.place.kind {
+            Kind::Filters(Scope::Gateway { .. }) => Ok(()),
+            Kind::Filters(Scope::Host) | Kind::WayOut { .. } => {
+                self.firewall.remove(self.table()).await
+            }
+        }
     }
 
     pub(super) async fn is_empty(&self) -> bool {
@@ -322,13 +337,17 @@ impl Space {
         open
     }
 
-    /// Puts a lease's rules into the table, or verifies those that are there.
+    /// Puts a lease's rules into the table, or verifies those that are there. `Gone` when the space was
+    /// shut meanwhile; there will be another.
     pub(super) async fn admit(
         &self,
         lease: &LeaseId,
         rules: LeaseRules,
     ) -> Result<Admitted, FirewallError> {
         let mut state = self.state.lock().await;
+        if state.shut {
+            return Err(FirewallError::Gone);
+        }
         let known = state.members.get(lease).map(|member| member.rules == rules);
         let member = |rules| Member { rules, dns: None };
         let Some(is_same) = known else {
