@@ -359,6 +359,7 @@ async fn the_metrics_show_what_happens_and_name_nobody_to_strangers() {
         "hotcell_start_duration_seconds_count{kind=\"cold\"} 1",
         "hotcell_call_duration_seconds_count{kind=\"bash\"} 2",
         "hotcell_http_requests_total{method=\"POST\",status=\"403\"} 1",
+        "hotcell_egress_events_total{kind=\"name_denied\"} 0",
     ] {
         assert!(text.lines().any(|it| it == line), "{line}\n{text}");
     }

@@ -102,8 +102,13 @@ impl Appliance {
     /// error: its profile is faulted then.
     pub async fn start(parts: Parts) -> Result<Self, BootError> {
         let journal = Arc::new(Journal::new(Arc::clone(&parts.clock)));
-        let egress = Egress::new(parts.egress, journal, &parts.store.installation());
         let metrics = Metrics::default();
+        let counted = journal.counted();
+        metrics.register(|registry| {
+            let help = "What filters of sandboxes decided and did, by kind of event";
+            registry.register("egress_events", help, counted);
+        });
+        let egress = Egress::new(parts.egress, journal, &parts.store.installation());
         let of_store = metrics.clone();
         let observe = move |took, worked| of_store.committed(took, worked);
         parts.store.observe_commits(Box::new(observe));

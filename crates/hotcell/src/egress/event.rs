@@ -148,6 +148,22 @@ pub enum Happened {
 }
 
 impl Happened {
+    /// Every name that [`kind`](Self::kind) can give.
+    pub(super) const KINDS: [&'static str; 12] = [
+        "name_denied",
+        "name_allowed",
+        "address_hidden",
+        "more_addresses_hidden",
+        "ceiling_reached",
+        "packet_denied",
+        "rate_exceeded",
+        "upstream_failed",
+        "packet_filter_failed",
+        "foreign_change",
+        "filter_installed",
+        "filter_not_installed",
+    ];
+
     /// Its stable name.
     #[must_use]
     pub const fn kind(&self) -> &'static str {

@@ -21,6 +21,10 @@ use hotcell_types::{
         MAX_EGRESS_EVENT_LEASES, MAX_EGRESS_LOG_LINES, MAX_EGRESS_NOTES,
     },
 };
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+};
 use tokio::time::Instant;
 
 use super::event::{EgressEvent, Happened, Whose};
@@ -97,9 +101,19 @@ struct State {
     forgotten: u64,
 }
 
+/// How often each kind of event happened since the daemon started, suppressed and forgotten ones too.
+pub(crate) type Counted = Family<OfKind, Counter>;
+
+/// A kind of event, see [`Happened::kind`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct OfKind {
+    kind: &'static str,
+}
+
 /// The journal. Shared by all filters.
 pub struct Journal {
     clock: Arc<dyn Clock>,
+    counted: Counted,
     state: Mutex<State>,
 }
 
@@ -108,13 +122,24 @@ impl Journal {
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let last = clock.now().0 << COUNTING_BITS;
+        let counted = Counted::default();
+        // All kinds are there from the start, so that a rate over them is never without a base.
+        for kind in Happened::KINDS {
+            drop(counted.get_or_create(&OfKind { kind }));
+        }
         Self {
             clock,
+            counted,
             state: Mutex::new(State {
                 last,
                 ..State::default()
             }),
         }
+    }
+
+    /// The counters, for whoever shows them.
+    pub(crate) fn counted(&self) -> Counted {
+        self.counted.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -124,6 +149,8 @@ impl Journal {
     /// Takes an event in. Never waits for anything but memory.
     pub fn record(&self, whose: &Whose, happened: Happened) {
         let at = self.clock.now();
+        let kind = happened.kind();
+        self.counted.get_or_create(&OfKind { kind }).inc();
         let mut state = self.state();
         state.last += 1;
         let number = state.last;
@@ -371,6 +398,26 @@ mod tests {
         assert_eq!(
             denials.len(),
             MAX_EGRESS_DENIALS_PER_LEASE + MAX_EGRESS_ALLOWED_PER_LEASE
+        );
+        let counted = |kind| journal.counted().get_or_create(&OfKind { kind }).get();
+        assert_eq!(counted("name_allowed"), 10_000);
+        assert_eq!(counted("name_denied"), 10_001);
+    }
+
+    #[test]
+    fn every_kind_is_counted_from_the_start() {
+        for happened in [
+            denied("a.example"),
+            allowed("a.example"),
+            Happened::RateExceeded,
+        ] {
+            assert!(Happened::KINDS.contains(&happened.kind()));
+        }
+        let kinds = Happened::KINDS.map(|kind| OfKind { kind });
+        assert!(
+            kinds
+                .iter()
+                .all(|kind| journal().counted().get(kind).is_some())
         );
     }
 

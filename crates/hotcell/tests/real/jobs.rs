@@ -1,31 +1,24 @@
 //! Jobs, idleness and long silence on real engines.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use hotcell_testkit::{Client, Footprint, Process, Site, wait_for};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{HOTCELL, bash, chat_path, end, given, images, on_both_engines, user};
+use super::{bash, chat_path, end, on_every_runtime, runtime_table, site_with, user};
 
 const MEMBER: &str = "user=u&role=editor";
 
-on_both_engines!(
+on_every_runtime!(
     a_job_is_followed_over_kills_and_the_end_of_its_sandbox,
     an_unused_sandbox_is_stopped_and_woken_and_a_job_is_use,
     a_sandbox_at_its_hard_limit_is_swept_and_goes
 );
 
-fn site(engine: &str, limits: &str) -> Site {
-    let runtime = format!(
-        "kind = \"embedded\"\noci_runtime = \"{engine}\"\nimage = \"base\"\n[profile]\njobs = true\n{limits}"
-    );
-    Site::new(
-        Path::new(HOTCELL),
-        &given("HOTCELL_TEST_AGENT"),
-        images(),
-        &runtime,
-    )
+fn site(runtime: &str, limits: &str) -> Site {
+    let table = runtime_table(runtime);
+    site_with(&format!("{table}\n[profile]\njobs = true\n{limits}"))
 }
 
 fn signing(daemon: &Process, client: &Client) -> Client {

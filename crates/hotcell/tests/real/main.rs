@@ -90,13 +90,17 @@ fn images() -> &'static Path {
 }
 
 fn site(runtime: &str) -> Site {
-    let runtime = match ContainerEngine::named(runtime) {
+    site_with(&runtime_table(runtime))
+}
+
+/// The `[runtime]` table for a test's name of a runtime.
+fn runtime_table(runtime: &str) -> String {
+    match ContainerEngine::named(runtime) {
         Some(engine) => engine.table(),
         None => {
             format!("kind = \"embedded\"\noci_runtime = \"{runtime}\"\nimage = \"base\"")
         }
-    };
-    site_with(&runtime)
+    }
 }
 
 /// A site with this `[runtime]` table.

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use hotcell_testkit::{Footprint, wait_for};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{bash, chat_path, end, engines::OwnDocker, site_with};
+use super::{bash, chat_path, end, engines::OwnDocker, site_with, user};
 
 /// What an operator is promised.
 const TYPED_WITHIN: Duration = Duration::from_secs(30);
@@ -17,7 +17,8 @@ const TYPED_WITHIN: Duration = Duration::from_secs(30);
 )]
 async fn a_restarted_docker_ends_leases_with_a_reason() {
     let mut docker = OwnDocker::start().await;
-    let site = site_with(&docker.engine().table());
+    let table = docker.engine().table();
+    let site = site_with(&format!("{table}\n[profile]\njobs = true"));
     let daemon = site.start();
     let client = daemon.operator.switch_on().await;
     let first = bash(
@@ -27,6 +28,9 @@ async fn a_restarted_docker_ends_leases_with_a_reason() {
     )
     .await;
     let lease = first["lease"]["id"].as_str().unwrap().to_owned();
+    let body = json!({"user": user("u"), "command": "sleep 600"});
+    let started = client.post(&chat_path("c", "jobs"), &body).await;
+    let job = started.expect(201).json();
 
     let begin = Instant::now();
     docker.stop();
@@ -40,6 +44,13 @@ async fn a_restarted_docker_ends_leases_with_a_reason() {
     assert!(begin.elapsed() < TYPED_WITHIN, "{:?}", begin.elapsed());
     assert_eq!(shown["lease"]["id"], lease.as_str(), "{shown}");
     assert_eq!(shown["lease"]["end"], "runtime_restarted", "{shown}");
+
+    let target = format!(
+        "{}?user=u&role=editor",
+        chat_path("c", &format!("jobs/{}", job["id"].as_str().unwrap()))
+    );
+    let job = client.get(&target).await.expect(200).json();
+    assert_eq!(job["state"], "lost", "{job}");
 
     let next = bash(&client, "c", "cat /mnt/user-data/f; ls /workspace").await;
     assert_ne!(next["lease"]["id"], lease.as_str());
