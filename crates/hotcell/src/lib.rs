@@ -16,6 +16,7 @@ pub mod config;
 pub mod handles;
 pub mod http;
 pub mod serve;
+pub mod unit;
 pub mod volumes;
 
 pub use actors::{Appliance, BootError, OpenRuntime, Parts, default_profile};
