@@ -30,7 +30,7 @@ impl CheckConfig {
         }
         let path = self.file.as_deref().or(self.settings.config.as_deref());
         let text = Config::text(path)?;
-        let overrides = self.settings.overrides(None, None);
+        let overrides = self.settings.overrides(None, None)?;
         let (mut findings, config) = of_text(&text, &overrides);
         if let Some(config) = &config {
             findings.extend(log_filter(config));

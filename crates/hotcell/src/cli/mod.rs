@@ -74,12 +74,16 @@ impl Settings {
     ) -> Result<Config, ConfigError> {
         Config::load(
             self.config.as_deref(),
-            &self.overrides(listen, agent_binary),
+            &self.overrides(listen, agent_binary)?,
         )
     }
 
-    fn overrides(&self, listen: Option<SocketAddr>, agent_binary: Option<PathBuf>) -> Overrides {
-        Overrides {
+    fn overrides(
+        &self,
+        listen: Option<SocketAddr>,
+        agent_binary: Option<PathBuf>,
+    ) -> Result<Overrides, ConfigError> {
+        Ok(Overrides {
             listen,
             state_dir: self.state_dir.clone(),
             run_dir: self.run_dir.clone(),
@@ -87,7 +91,7 @@ impl Settings {
             store_key_file: self.store_key_file.clone(),
             operator_token_file: self.operator_token_file.clone(),
             log_level: self.log_level.clone(),
-        }
+        })
     }
 }
 
