@@ -72,7 +72,6 @@
             cd ${./.}
             ${lib.getExe pkgs.nixfmt} --check flake.nix nixos/*.nix vm-tests/*.nix
             ${lib.getExe pkgs.deadnix} --fail flake.nix nixos vm-tests
-            ${lib.getExe pkgs.statix} check .
             touch $out
           '';
         }

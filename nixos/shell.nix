@@ -21,7 +21,6 @@ pkgs.mkShell {
     pkgs.runc
     pkgs.rustc
     pkgs.rustfmt
-    pkgs.statix
     pkgs.util-linux
     (pkgs.python3.withPackages (packages: [
       packages.openpyxl
