@@ -68,6 +68,11 @@
         }
         // {
           inherit (pkgs.hotcellPackages) hotcell hotcell-agent options-doc;
+          module = import ./nixos/module-test.nix {
+            inherit pkgs;
+            inherit (lib) nixosSystem;
+            module = self.nixosModules.default;
+          };
           formatting = pkgs.runCommand "hotcell-nix-formatting" { } ''
             cd ${./.}
             ${lib.getExe pkgs.nixfmt} --check flake.nix nixos/*.nix vm-tests/*.nix

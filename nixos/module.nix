@@ -209,10 +209,6 @@ in
         message = "services.hotcell.operatorTokenFile must be an absolute path outside ${builtins.storeDir}, where everybody could read it. Write it as a string, not as a path.";
       }
       {
-        assertion = !(cfg.settings ? store_key_file) && !(cfg.settings ? operator_token_file);
-        message = "services.hotcell.settings: name credentials with storeKeyFile and operatorTokenFile, which the unit hands over.";
-      }
-      {
         assertion = lib.elem cfg.settings.runtime.kind enabled;
         message = "services.hotcell.settings.runtime.kind is ${cfg.settings.runtime.kind}, but services.hotcell.runtimes.${cfg.settings.runtime.kind}.enable is false.";
       }
@@ -228,7 +224,12 @@ in
       }
     ];
 
-    services.hotcell.settings.agent_binary = lib.mkDefault "${cfg.agentPackage}/bin/hotcell-agent";
+    services.hotcell.settings = {
+      agent_binary = lib.mkDefault "${cfg.agentPackage}/bin/hotcell-agent";
+      # The unit hands them over; here they are for `hotcell check-config`.
+      store_key_file = cfg.storeKeyFile;
+      operator_token_file = cfg.operatorTokenFile;
+    };
 
     environment.etc."hotcell/hotcell.toml".source = configFile;
     environment.systemPackages = [ cfg.package ];

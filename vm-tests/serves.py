@@ -13,3 +13,5 @@ with subtest("it has no capability that its unit does not name"):
     # Modules, raw I/O, accounting, reboot, priorities, resources, clock, kernel log, BPF.
     for number in (16, 17, 20, 22, 23, 24, 25, 34, 39):
         assert not bits >> number & 1, f"capability {number}"
+with subtest("nothing is missing for gVisor with its own network stack"):
+    assert "own network stack" in machine.succeed("hotcell status")

@@ -18,8 +18,10 @@ mod graph;
 mod image;
 mod matrix;
 mod provision;
+mod service;
 mod shell;
 mod test;
+mod vm_test;
 
 use std::path::PathBuf;
 
@@ -56,6 +58,8 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Boot Debian guests and run the tests of vm-tests/ on them, under real systemd.
+    VmTest(vm_test::Options),
     /// Install the packages that tests and demo need, and nothing else.
     Provision,
     /// Build the static agent; prints where it is.
@@ -95,6 +99,7 @@ fn obey() -> anyhow::Result<()> {
             println!("{}", image::build(name, force)?.display());
             Ok(())
         }
+        Command::VmTest(options) => vm_test::run(&options),
         Command::Provision => provision::ensure(),
         Command::Agent => {
             println!("{}", agent::build()?.display());

@@ -60,6 +60,10 @@ pub struct InstallError {
 const CONFIG: &str = "\
 # docs/operating/configuration.md lists every key; `hotcell check-config` says what is wrong.
 # Without a word here, everything is at its default.
+
+# The unit hands these two over; they are named here for `hotcell check-config` and whoever looks for them.
+store_key_file = \"/etc/hotcell/credentials/store.key\"
+operator_token_file = \"/etc/hotcell/credentials/operator.token\"
 ";
 const UNIT_PATH: &str = "etc/systemd/system/hotcell.service";
 const SYSCTL_PATH: &str = "etc/sysctl.d/50-hotcell.conf";
