@@ -319,7 +319,6 @@ in
         ProtectKernelLogs = true;
         ProtectKernelModules = true;
         ProtectKernelTunables = true;
-        ProtectProc = "invisible";
         ProtectSystem = "strict";
         RestrictAddressFamilies = "none";
         RestrictNamespaces = true;
