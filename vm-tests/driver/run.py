@@ -1,8 +1,8 @@
 """run.py GUEST PAYLOAD NAME…: runs tests of this directory on Debian guests under QEMU.
 
-GUEST is what guest.sh made. PAYLOAD holds hotcell, hotcell-agent and image.tar. Each test gets a fresh guest on
-which hotcell was installed as the operator guide says: binaries, `hotcell install-unit`, an image. Exits with 1 when
-a test failed.
+GUEST is what guest.sh made. PAYLOAD holds hotcell, hotcell-agent and image.tar. First hotcell is installed on a guest
+as the operator guide says: binaries, `hotcell install-unit`, an image. Each test then gets a guest of its own that
+begins there, switched off. Exits with 1 when a test failed.
 """
 
 import contextlib
@@ -26,24 +26,9 @@ INSTALL = """
 install -m 755 /opt/hotcell/hotcell /opt/hotcell/hotcell-agent /usr/local/bin/
 hotcell install-unit >&2
 hotcell image import /opt/hotcell/image.tar --name base >&2
-echo '/dev/vdb /opt/hotcell ext4 ro,nofail 0 0' >> /etc/fstab
 systemctl daemon-reload
 systemctl enable -q hotcell.service
-systemctl start --no-block hotcell.service
 """
-
-
-class Host(Machine):
-    """A Debian host with hotcell installed."""
-
-    installed = False
-
-    def start(self, allow_reboot=True, loadvm=None):
-        is_up = self.is_up()
-        super().start(allow_reboot, loadvm)
-        if not is_up and not self.installed:
-            self.succeed("modprobe virtio_blk; mount -o ro /dev/vdb /opt/hotcell", INSTALL, timeout=600)
-            self.installed = True
 
 
 @contextlib.contextmanager
@@ -60,21 +45,40 @@ def payload_disk(payload, directory):
     return image
 
 
-def run(name, guest, payload):
-    directory = tempfile.mkdtemp(prefix=f"hotcell-vm-{name}-")
-    begin = time.monotonic()
-    drive = f"file={payload},if=none,id=d1,format=raw,readonly=on"
-    machine = Host(
+def host(name, guest, directory, image, image_format, extra_args=()):
+    return Machine(
         name,
-        image=f"{guest}/root.img",
+        image=image,
+        image_format=image_format,
         kernel=f"{guest}/vmlinuz",
         initrd=f"{guest}/initrd",
         cmdline="apparmor=0",
         state_dir=directory,
         slow=SLOWNESS,
         memory=2048,
-        extra_args=["-drive", drive, "-device", "virtio-blk-pci,drive=d1"],
+        extra_args=extra_args,
     )
+
+
+def install(guest, payload, directory):
+    """A disk on which hotcell is installed."""
+    state = os.path.join(directory, "install")
+    drive = f"file={payload_disk(payload, directory)},if=none,id=d1,format=raw,readonly=on"
+    extra = ["-drive", drive, "-device", "virtio-blk-pci,drive=d1"]
+    machine = host("install", guest, state, f"{guest}/root.img", "raw", extra)
+    try:
+        machine.start()
+        machine.succeed("mount -o ro /dev/vdb /opt/hotcell", INSTALL, "umount /opt/hotcell", timeout=600)
+        machine.shutdown(timeout=120)
+    finally:
+        machine.crash()
+    return machine.disk
+
+
+def run(name, guest, disk):
+    directory = tempfile.mkdtemp(prefix=f"hotcell-vm-{name}-")
+    begin = time.monotonic()
+    machine = host(name, guest, directory, disk, "qcow2")
     names = {"machine": machine, "machines": [machine], "subtest": subtest, "retry": retry}
     names |= {"t": unittest.TestCase(), "start_all": machine.start, "__name__": name}
     try:
@@ -101,7 +105,7 @@ def run(name, guest, payload):
 def main():
     guest, payload, *names = sys.argv[1:]
     with tempfile.TemporaryDirectory() as directory:
-        disk = payload_disk(payload, directory)
+        disk = install(guest, payload, directory)
         results = {name: run(name, guest, disk) for name in names}
     for name, passed in results.items():
         print(f"{name:<16}{'passed' if passed else 'FAILED'}")

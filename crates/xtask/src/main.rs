@@ -21,6 +21,7 @@ mod provision;
 mod service;
 mod shell;
 mod test;
+mod universal;
 mod vm_test;
 
 use std::path::PathBuf;
@@ -57,6 +58,9 @@ enum Command {
         /// Build it even when one of the same recipe is there.
         #[arg(long)]
         force: bool,
+        /// Then run a small program of each of its runtimes in a sandbox; for `universal`.
+        #[arg(long)]
+        check: bool,
     },
     /// Boot Debian guests and run the tests of vm-tests/ on them, under real systemd.
     VmTest(vm_test::Options),
@@ -94,10 +98,15 @@ fn obey() -> anyhow::Result<()> {
         Command::Test(options) => test::run(&options),
         Command::Runtimes => test::runtimes(),
         Command::Bench(options) => bench::run(&options),
-        Command::Image { name, force } => {
+        Command::Image { name, force, check } => {
             provision::ensure()?;
-            println!("{}", image::build(name, force)?.display());
-            Ok(())
+            let tar = image::build(name, force)?;
+            println!("{}", tar.display());
+            match (check, name) {
+                (false, _) => Ok(()),
+                (true, image::Name::Universal) => universal::check(&tar),
+                (true, image::Name::Base) => anyhow::bail!("the base image is checked by the demo"),
+            }
         }
         Command::VmTest(options) => vm_test::run(&options),
         Command::Provision => provision::ensure(),

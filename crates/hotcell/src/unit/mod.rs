@@ -88,10 +88,6 @@ impl Unit {
     /// # Panics
     /// Never: a test reads it.
     #[must_use]
-    #[expect(
-        clippy::missing_panics_doc,
-        reason = "the text is part of the program and read by a test"
-    )]
     pub fn shared() -> Self {
         serde_json::from_str(SOURCE).expect("unit.json is compiled in and read by a test")
     }
