@@ -1,4 +1,5 @@
 //! The commands that an operator calls before there is a daemon: `check-config`, `install-unit`.
+#![allow(clippy::unwrap_used, reason = "a test may fail with a panic")]
 
 use std::{
     fs,
