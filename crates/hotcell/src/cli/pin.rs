@@ -3,7 +3,9 @@
 //! The service has a mount namespace of its own, and what is mounted in there ends with it. The
 //! gateway's network namespace lives by a mount, and sandboxes with gVisor's network stack cannot be
 //! linked to another one, so a restart of the service would end them. The unit therefore calls this
-//! before the daemon, in the host's mount namespace; the daemon finds the namespace and enters it.
+//! before the daemon, with full rights; it mounts in the mount namespace of the first process, from
+//! where the daemon's gets it. (What systemd starts with `+` has no restrictions, and yet a mount
+//! namespace of its own.)
 
 use std::{fs, os::unix::fs::DirBuilderExt, path::Path, process::Command};
 
@@ -30,11 +32,12 @@ pub(super) fn run(settings: &Settings) -> Result<(), Exit> {
     make().map_err(|error| Exit::words(format!("{} cannot be made: {error}", path.display())))?;
     let mut argument = std::ffi::OsString::from("--net=");
     argument.push(&path);
-    let output = Command::new("unshare")
+    let output = Command::new("nsenter")
+        .args(["--target", "1", "--mount", "--", "unshare"])
         .arg(argument)
         .arg("true")
         .output()
-        .map_err(|error| Exit::words(format!("unshare (of util-linux) cannot be run: {error}")))?;
+        .map_err(|error| Exit::words(format!("nsenter (of util-linux) cannot be run: {error}")))?;
     if output.status.success() {
         return Ok(());
     }
@@ -45,10 +48,9 @@ pub(super) fn run(settings: &Settings) -> Result<(), Exit> {
     )))
 }
 
-/// Whether something is mounted on this file.
+/// Whether something is mounted on this file, for the first process.
 fn is_mounted(path: &Path) -> Result<bool, Exit> {
-    let mounts =
-        fs::read_to_string("/proc/self/mountinfo").map_err(|error| Exit::failed(&error))?;
+    let mounts = fs::read_to_string("/proc/1/mountinfo").map_err(|error| Exit::failed(&error))?;
     Ok(mounts
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
