@@ -68,6 +68,8 @@ enum Command {
     Provision,
     /// Build the static agent; prints where it is.
     Agent,
+    /// Check the service's unit and the Nix files, as far as the tools for it are here.
+    Service,
     /// Compare generated files (OpenAPI, crate graph) with what is checked in.
     Generated {
         /// Write them instead.
@@ -114,6 +116,7 @@ fn obey() -> anyhow::Result<()> {
             println!("{}", agent::build()?.display());
             Ok(())
         }
+        Command::Service => service::check(),
         Command::Generated { write } => generated::run(write),
         Command::Deny { advisory_db } => deny::run(advisory_db.as_deref()),
     }

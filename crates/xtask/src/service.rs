@@ -46,16 +46,9 @@ fn verify() -> Result<()> {
 fn exposure() -> Result<()> {
     let mut command = shell::limited(60, "systemd-analyze");
     let said = shell::output(command.args(["security", "--offline=true", "--no-pager", UNIT]))?;
-    let now = said
-        .lines()
-        .find_map(|line| line.split_once("exposure level for hotcell.service: "))
-        .and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok())
-        .context("systemd-analyze names no exposure")?;
+    let now = exposure_of(&said).context("systemd-analyze names no exposure")?;
     let record = std::fs::read_to_string(shell::root().join(RECORD)).context(RECORD)?;
-    let recorded = record
-        .split_once(RECORD_BEGIN)
-        .and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok())
-        .with_context(|| format!("{RECORD} records no exposure"))?;
+    let recorded = recorded_in(&record).with_context(|| format!("{RECORD} records no exposure"))?;
     if now > recorded {
         bail!(
             "the exposure of the service grew from {recorded} to {now}: see `systemd-analyze security --offline=true {UNIT}`"
@@ -66,6 +59,20 @@ fn exposure() -> Result<()> {
     }
     println!("exposure {now}, as recorded");
     Ok(())
+}
+
+/// The figure in what `systemd-analyze security` prints.
+fn exposure_of(said: &str) -> Option<f64> {
+    let (_, rest) = said
+        .lines()
+        .find_map(|line| line.split_once("exposure level for hotcell.service: "))?;
+    rest.split(' ').next()?.parse().ok()
+}
+
+/// The figure in the guide.
+fn recorded_in(record: &str) -> Option<f64> {
+    let (_, rest) = record.split_once(RECORD_BEGIN)?;
+    rest.split(' ').next()?.parse().ok()
 }
 
 fn nix() -> Result<()> {
@@ -88,4 +95,19 @@ fn nix() -> Result<()> {
     }
     println!("NOT checked here: that the flake evaluates; `nix flake check` does");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_are_found() {
+        let said =
+            "  NAME DESCRIPTION\n\n→ Overall exposure level for hotcell.service: 5.4 MEDIUM x\n";
+        assert_eq!(exposure_of(said), Some(5.4));
+        assert_eq!(exposure_of("nothing"), None);
+        let record = std::fs::read_to_string(shell::root().join(RECORD)).unwrap();
+        assert!(recorded_in(&record).is_some_and(|figure| figure < 6.0));
+    }
 }
