@@ -33,6 +33,33 @@ let
   service = hotcell: (evaluate hotcell).systemd.services.hotcell.serviceConfig;
   open = hotcell: (evaluate hotcell).networking.firewall.allowedTCPPorts;
   key = "/run/secrets/key";
+  # Typed keys must be keys: this one is built, and so checked.
+  allKeys =
+    (evaluate {
+      storeKeyFile = key;
+      operatorTokenFile = key;
+      settings = {
+        listen = "[::1]:9000";
+        state_dir = "/srv/hotcell";
+        worker_threads = 4;
+        runtime = {
+          kind = "embedded";
+          oci_runtime = "runsc";
+          image = "base";
+        };
+        limits = {
+          start_timeout_ms = 90000;
+          idle_timeout_ms = 600000;
+          hard_timeout_ms = 3600000;
+          scratch_bytes = 1073741824;
+          max_sandboxes = 8;
+        };
+        log = {
+          level = "info";
+          format = "json";
+        };
+      };
+    }).environment.etc."hotcell/hotcell.toml".source;
 in
 assert complaints { } == [ ];
 assert
@@ -57,4 +84,4 @@ assert lib.elem 9000 (open {
 });
 assert (service { storeKeyFile = key; }).LoadCredential == [ "store.key:${key}" ];
 assert (service { }).LoadCredential == [ ];
-pkgs.runCommand "hotcell-module-test" { } "touch $out"
+pkgs.runCommand "hotcell-module-test" { inherit allKeys; } "cp $allKeys $out"
