@@ -178,6 +178,10 @@ pub(crate) fn build(name: Name, force: bool) -> Result<PathBuf> {
         "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/locale/*",
     ]);
+    if name == Name::Universal {
+        // The JDK's packages link their manuals there when they are set up, manuals or not.
+        command.arg("--essential-hook=mkdir -p \"$1\"/usr/share/man/man1");
+    }
     command.arg(format!("--include={}", recipe.packages.join(",")));
     command.arg(format!("--customize-hook={unpack}"));
     command.arg(format!("--customize-hook={CLEAN_UP}"));
