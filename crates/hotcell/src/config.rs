@@ -3,6 +3,9 @@
 //! `docs/operating/configuration.md` lists every key. Unknown keys are refused with their place,
 //! so that a misspelt limit is not silently the default.
 
+mod findings;
+mod host;
+mod nearest;
 mod network;
 mod profile;
 mod runtime;
@@ -16,6 +19,8 @@ use hotcell_core::{lease::LeaseLimits, profile::ProfileLimits};
 use hotcell_types::limits;
 use serde::Deserialize;
 
+pub use self::findings::{Finding, Severity, known_keys, of_text};
+pub use self::host::of_host;
 pub use self::network::NetworkConfig;
 pub use self::runtime::{EngineChoice, ImageChoice, RuntimeConfig};
 use self::{profile::ProfileTable, runtime::RuntimeTable};
@@ -110,18 +115,25 @@ impl Config {
     /// # Errors
     /// See [`ConfigError`].
     pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Self, ConfigError> {
-        let text = match path {
-            Some(path) => read(path)?,
+        Self::parse(&Self::text(path)?, overrides)
+    }
+
+    /// The text of a file, or of the default one if that is there.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn text(path: Option<&Path>) -> Result<String, ConfigError> {
+        match path {
+            Some(path) => read(path),
             None => match read(Path::new(Self::DEFAULT_PATH)) {
                 Err(ConfigError::Read { source, .. })
                     if source.kind() == std::io::ErrorKind::NotFound =>
                 {
-                    String::new()
+                    Ok(String::new())
                 }
-                result => result?,
+                result => result,
             },
-        };
-        Self::parse(&text, overrides)
+        }
     }
 
     /// The configuration that a text and the overrides make.
@@ -197,6 +209,10 @@ pub struct Overrides {
     pub run_dir: Option<PathBuf>,
     /// Over `agent_binary`.
     pub agent_binary: Option<PathBuf>,
+    /// Over `store_key_file`.
+    pub store_key_file: Option<PathBuf>,
+    /// Over `operator_token_file`.
+    pub operator_token_file: Option<PathBuf>,
     /// Over `log.level`.
     pub log_level: Option<String>,
     /// What the environment forces; there are no keys for it.
@@ -276,11 +292,15 @@ impl File {
                 .listen
                 .or(self.listen)
                 .unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8470))),
-            store_key_file: match self.store_key_file {
+            store_key_file: match over.store_key_file.clone().or(self.store_key_file) {
                 Some(path) => absolute("store_key_file", path)?,
                 None => state_dir.join("store.key"),
             },
-            operator_token_file: match self.operator_token_file {
+            operator_token_file: match over
+                .operator_token_file
+                .clone()
+                .or(self.operator_token_file)
+            {
                 Some(path) => absolute("operator_token_file", path)?,
                 None => state_dir.join("operator.token"),
             },

@@ -25,6 +25,7 @@ pub mod serve;
 pub mod service;
 mod store_check;
 pub mod switches;
+pub mod unit;
 pub mod unknown;
 mod upkeep;
 pub mod volumes;

@@ -43,9 +43,9 @@ use crate::{
 };
 
 /// The longest operator token that is read from a file, in bytes.
-const MAX_TOKEN_FILE_BYTES: u64 = 4096;
+pub(crate) const MAX_TOKEN_FILE_BYTES: u64 = 4096;
 /// The shortest operator token that is accepted, in characters.
-const MIN_TOKEN_CHARACTERS: usize = 20;
+pub(crate) const MIN_TOKEN_CHARACTERS: usize = 20;
 
 /// Makes the engine of the profile `default` in place of the configured one.
 pub type MakeRuntime = Arc<dyn Fn(&InstallationId) -> Arc<dyn Runtime> + Send + Sync>;

@@ -12,6 +12,10 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 ///
 /// Its own target directory keeps the flags from rebuilding everything else.
 pub(crate) fn build() -> Result<PathBuf> {
+    // A development shell brings one that was built by other means.
+    if let Some(path) = std::env::var_os("HOTCELL_STATIC_AGENT") {
+        return Ok(path.into());
+    }
     let directory = shell::target().join("agent");
     let mut command = shell::cargo(1_800);
     command

@@ -39,7 +39,21 @@ pub(crate) fn run(write: bool) -> Result<()> {
         "run", "--quiet", "--locked", "-p", "hotcell", "--", "openapi",
     ]);
     let wanted = shell::output(&mut openapi)?;
-    settle(&shell::root().join("docs/api/openapi.json"), &wanted, write)
+    settle(&shell::root().join("docs/api/openapi.json"), &wanted, write)?;
+
+    let mut unit = shell::cargo(1_800);
+    unit.args([
+        "run",
+        "--quiet",
+        "--locked",
+        "-p",
+        "hotcell",
+        "--",
+        "install-unit",
+        "--print",
+    ]);
+    let wanted = shell::output(&mut unit)?;
+    settle(&shell::root().join("nixos/hotcell.service"), &wanted, write)
 }
 
 fn settle(path: &Path, wanted: &str, write: bool) -> Result<()> {

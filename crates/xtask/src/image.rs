@@ -23,6 +23,8 @@ use crate::{
 pub(crate) enum Name {
     /// bash, coreutils and Python with pandas, matplotlib and the office formats.
     Base,
+    /// Everything that an assistant may be asked for: nine languages, LibreOffice, Pandoc.
+    Universal,
 }
 
 impl Name {
@@ -30,6 +32,7 @@ impl Name {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Base => "base",
+            Self::Universal => "universal",
         }
     }
 }
@@ -66,6 +69,54 @@ const BASE: Recipe = Recipe {
     )],
 };
 
+/// What Debian lacks of the promised runtimes is PowerShell. The image that Nix builds has it.
+const UNIVERSAL: Recipe = Recipe {
+    packages: &[
+        "bash",
+        "build-essential",
+        "ca-certificates",
+        "cargo",
+        "composer",
+        "coreutils",
+        "curl",
+        "default-jdk-headless",
+        "fonts-dejavu",
+        "fonts-liberation",
+        "git",
+        "golang-go",
+        "jq",
+        "libreoffice-calc",
+        "libreoffice-impress",
+        "libreoffice-writer",
+        "nodejs",
+        "npm",
+        "pandoc",
+        "php-cli",
+        "poppler-utils",
+        "procps",
+        "python3",
+        "python3-docx",
+        "python3-lxml",
+        "python3-matplotlib",
+        "python3-munkres",
+        "python3-openpyxl",
+        "python3-pandas",
+        "python3-pil",
+        "python3-pip",
+        "python3-scipy",
+        "python3-sklearn",
+        "python3-typing-extensions",
+        "python3-venv",
+        "python3-xlsxwriter",
+        "ruby",
+        "rustc",
+        "sqlite3",
+        "unzip",
+        "zip",
+    ],
+    wheels: BASE.wheels,
+};
+
 const EPOCH: &str = "1700000000";
 const CLEAN_UP: &str = "rm -rf \"$1\"/var/cache/apt/* \"$1\"/var/lib/apt/lists/* \"$1\"/var/log/* \
                         \"$1\"/tmp/* \"$1\"/root/.cache; \
@@ -85,8 +136,14 @@ fn recipe_hash(name: Name, recipe: &Recipe, release: &str) -> String {
 
 /// Builds the image unless it is there, and returns the path of its tar file.
 pub(crate) fn build(name: Name, force: bool) -> Result<PathBuf> {
+    // A development shell brings one that was built by other means.
+    let variable = format!("HOTCELL_IMAGE_{}_TAR", name.as_str().to_uppercase());
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(path.into());
+    }
     let recipe = match name {
         Name::Base => &BASE,
+        Name::Universal => &UNIVERSAL,
     };
     let release = provision::release_codename()?;
     let directory = shell::target().join("images");
@@ -97,7 +154,7 @@ pub(crate) fn build(name: Name, force: bool) -> Result<PathBuf> {
         return Ok(tar);
     }
     step(&format!(
-        "building the image {} from {} packages of {release} (about a minute, once)",
+        "building the image {} from {} packages of {release} (minutes, once)",
         name.as_str(),
         recipe.packages.len()
     ));
@@ -110,7 +167,7 @@ pub(crate) fn build(name: Name, force: bool) -> Result<PathBuf> {
         provision::SYSTEM_PYTHON,
     );
     let partial = tar.with_extension("tar.partial");
-    let mut command = shell::limited(1_200, "mmdebstrap");
+    let mut command = shell::limited(3_000, "mmdebstrap");
     command.env("SOURCE_DATE_EPOCH", EPOCH).args([
         "--quiet",
         "--variant=minbase",
@@ -121,6 +178,10 @@ pub(crate) fn build(name: Name, force: bool) -> Result<PathBuf> {
         "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/locale/*",
     ]);
+    if name == Name::Universal {
+        // The JDK's packages link their manuals there when they are set up, manuals or not.
+        command.arg("--essential-hook=mkdir -p \"$1\"/usr/share/man/man1");
+    }
     command.arg(format!("--include={}", recipe.packages.join(",")));
     command.arg(format!("--customize-hook={unpack}"));
     command.arg(format!("--customize-hook={CLEAN_UP}"));

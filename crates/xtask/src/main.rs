@@ -18,8 +18,11 @@ mod graph;
 mod image;
 mod matrix;
 mod provision;
+mod service;
 mod shell;
 mod test;
+mod universal;
+mod vm_test;
 
 use std::path::PathBuf;
 
@@ -55,11 +58,18 @@ enum Command {
         /// Build it even when one of the same recipe is there.
         #[arg(long)]
         force: bool,
+        /// Then run a small program of each of its runtimes in a sandbox; for `universal`.
+        #[arg(long)]
+        check: bool,
     },
+    /// Boot Debian guests and run the tests of vm-tests/ on them, under real systemd.
+    VmTest(vm_test::Options),
     /// Install the packages that tests and demo need, and nothing else.
     Provision,
     /// Build the static agent; prints where it is.
     Agent,
+    /// Check the service's unit and the Nix files, as far as the tools for it are here.
+    Service,
     /// Compare generated files (OpenAPI, crate graph) with what is checked in.
     Generated {
         /// Write them instead.
@@ -90,16 +100,23 @@ fn obey() -> anyhow::Result<()> {
         Command::Test(options) => test::run(&options),
         Command::Runtimes => test::runtimes(),
         Command::Bench(options) => bench::run(&options),
-        Command::Image { name, force } => {
+        Command::Image { name, force, check } => {
             provision::ensure()?;
-            println!("{}", image::build(name, force)?.display());
-            Ok(())
+            let tar = image::build(name, force)?;
+            println!("{}", tar.display());
+            match (check, name) {
+                (false, _) => Ok(()),
+                (true, image::Name::Universal) => universal::check(&tar),
+                (true, image::Name::Base) => anyhow::bail!("the base image is checked by the demo"),
+            }
         }
+        Command::VmTest(options) => vm_test::run(&options),
         Command::Provision => provision::ensure(),
         Command::Agent => {
             println!("{}", agent::build()?.display());
             Ok(())
         }
+        Command::Service => service::check(),
         Command::Generated { write } => generated::run(write),
         Command::Deny { advisory_db } => deny::run(advisory_db.as_deref()),
     }

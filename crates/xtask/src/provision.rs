@@ -100,6 +100,19 @@ pub(crate) fn install(packages: &[&str], release: Option<&str>) -> Result<()> {
     shell::quiet(command.args(packages))
 }
 
+/// Installs QEMU, which only tests in guests need. Debian 12's own would remove newer tools.
+pub(crate) fn ensure_qemu() -> Result<()> {
+    if shell::has("qemu-system-x86_64") && shell::has("qemu-img") {
+        return Ok(());
+    }
+    step("installing qemu-system-x86");
+    apt_update()?;
+    let backports = format!("{}-backports", release_codename()?);
+    let known = shell::output(shell::limited(60, "apt-cache").arg("policy"))?;
+    let release = known.contains(&backports).then_some(backports.as_str());
+    install(&["qemu-system-x86", "qemu-utils"], release)
+}
+
 /// Debian 12 itself has a runsc that is too old; its backports have a good one.
 fn install_gvisor() -> Result<()> {
     let codename = release_codename()?;

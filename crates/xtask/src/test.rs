@@ -8,7 +8,7 @@ use clap::Args;
 use crate::{
     agent, deny,
     engines::Engines,
-    generated, image, matrix, provision,
+    generated, image, matrix, provision, service,
     shell::{self, step},
 };
 
@@ -34,6 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         })?;
         timings.measure("clippy", clippy)?;
         timings.measure("generated files", || generated::run(false))?;
+        timings.measure("service", service::check)?;
         timings.measure("dependencies", || {
             deny::run(
                 std::env::var_os("HOTCELL_ADVISORY_DB")

@@ -40,6 +40,10 @@ impl Exit {
         Self::new(1, message.into())
     }
 
+    pub(crate) fn configuration(message: impl Into<String>) -> Self {
+        Self::new(3, message.into())
+    }
+
     pub(crate) fn unreachable(message: impl Into<String>) -> Self {
         Self::new(6, message.into())
     }

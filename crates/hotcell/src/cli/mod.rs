@@ -1,11 +1,14 @@
 //! The command line.
 
 mod admin;
+mod check;
 mod commands;
 mod exit;
 mod image;
+mod install;
 mod local;
 mod look;
+mod pin;
 mod policy;
 mod sandbox;
 mod serve;
@@ -46,6 +49,24 @@ pub(crate) struct Settings {
     /// Where the local socket is [default: /run/hotcell]
     #[arg(long, value_name = "DIR", env = "HOTCELL_RUN_DIR", global = true)]
     run_dir: Option<PathBuf>,
+    /// The key that secrets in the store are sealed with [default: store.key in the state directory]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "HOTCELL_STORE_KEY_FILE",
+        global = true,
+        hide_short_help = true
+    )]
+    store_key_file: Option<PathBuf>,
+    /// The operator token [default: operator.token in the state directory]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "HOTCELL_OPERATOR_TOKEN_FILE",
+        global = true,
+        hide_short_help = true
+    )]
+    operator_token_file: Option<PathBuf>,
     /// What is logged, such as `info` or `hotcell=debug,warn` [default: info]
     #[arg(long, value_name = "FILTER", env = "HOTCELL_LOG", global = true)]
     log_level: Option<String>,
@@ -57,15 +78,27 @@ impl Settings {
         listen: Option<SocketAddr>,
         agent_binary: Option<PathBuf>,
     ) -> Result<Config, ConfigError> {
-        let overrides = Overrides {
+        Config::load(
+            self.config.as_deref(),
+            &self.overrides(listen, agent_binary)?,
+        )
+    }
+
+    fn overrides(
+        &self,
+        listen: Option<SocketAddr>,
+        agent_binary: Option<PathBuf>,
+    ) -> Result<Overrides, ConfigError> {
+        Ok(Overrides {
             listen,
             state_dir: self.state_dir.clone(),
             run_dir: self.run_dir.clone(),
             agent_binary,
+            store_key_file: self.store_key_file.clone(),
+            operator_token_file: self.operator_token_file.clone(),
             log_level: self.log_level.clone(),
             switches: Switches::from_env()?,
-        };
-        Config::load(self.config.as_deref(), &overrides)
+        })
     }
 }
 
@@ -89,8 +122,15 @@ enum Command {
     /// The images that sandboxes run. Needs no running daemon.
     #[command(subcommand)]
     Image(image::ImageCommand),
-    /// Reads the configuration and says what is wrong with it.
-    CheckConfig {
+    /// Reads the configuration and says everything that is wrong with it, and what to do.
+    CheckConfig(check::CheckConfig),
+    /// Makes hotcell a service of this host: unit, kernel settings, credentials. Needs root.
+    ///
+    /// Says what it does; what is as it should be stays as it is. It starts nothing.
+    InstallUnit(install::InstallUnit),
+    /// Pins the network namespace that sandboxes' links end in; the unit runs it before the daemon.
+    #[command(hide = true)]
+    PinNamespace {
         #[command(flatten)]
         settings: Settings,
     },
@@ -140,7 +180,9 @@ pub fn main() -> ExitCode {
             agent_binary,
         } => serve::run(&settings, listen, agent_binary),
         Command::Image(command) => image::run(command),
-        Command::CheckConfig { settings } => check_config(&settings),
+        Command::CheckConfig(check) => check.run(),
+        Command::InstallUnit(install) => install.run(),
+        Command::PinNamespace { settings } => pin::run(&settings),
         Command::Openapi => openapi(),
         Command::Status { settings, json } => admin::status(&settings, json),
         Command::Leases(leases) => leases.run(),
@@ -157,15 +199,6 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(exit) => exit.tell(),
     }
-}
-
-fn check_config(settings: &Settings) -> Result<(), Exit> {
-    let config = settings.load(None, None)?;
-    exit::say(&format!(
-        "The configuration is valid. State in {}, HTTP on {}.",
-        config.state_dir.display(),
-        config.listen
-    ))
 }
 
 fn openapi() -> Result<(), Exit> {

@@ -1,0 +1,418 @@
+//! Everything that is wrong with a configuration, each with its key and what to do about it.
+//!
+//! ```text
+//! text ── syntax ── keys and kinds of values ── ranges ── this host
+//!          one       all                         all       all
+//! ```
+//! The reading that the daemon does stops at the first fault. Here the part at fault is taken out
+//! and the rest is read again, by the same code, so that nothing has to be known twice: the names
+//! of keys come from the refusals themselves.
+
+use std::fmt;
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::{Config, ConfigError, File, Overrides, nearest};
+
+/// The most faults that are told of one file.
+const MAX_FINDINGS: usize = 100;
+/// A key that no table has.
+const NO_KEY: &str = "\u{1}";
+/// A time limit below this, in milliseconds, was probably meant in seconds.
+const SUSPICIOUS_TIMEOUT_MS: i64 = 1_000;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// The daemon would not start, or sandboxes would not.
+    Error,
+    /// It works, and may not be what was meant.
+    Warning,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The key with its table; empty when the file as a whole is meant.
+    pub key: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What to do.
+    pub fix: String,
+}
+
+impl Finding {
+    pub(super) fn error(
+        key: impl Into<String>,
+        problem: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity: Severity::Error,
+            key: key.into(),
+            problem: problem.into(),
+            fix: fix.into(),
+        }
+    }
+
+    pub(super) fn warning(
+        key: impl Into<String>,
+        problem: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(key, problem, fix)
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.severity {
+            Severity::Error => "error: ",
+            Severity::Warning => "warning: ",
+        })?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        write!(f, "{}", self.problem)?;
+        if !self.fix.is_empty() {
+            write!(f, "\n  fix: {}", self.fix)?;
+        }
+        Ok(())
+    }
+}
+
+/// All that the text alone can tell, and the configuration when nothing in it is an error.
+#[must_use]
+pub fn of_text(text: &str, overrides: &Overrides) -> (Vec<Finding>, Option<Config>) {
+    let mut table: Table = match text.parse() {
+        Ok(table) => table,
+        Err(error) => return (vec![syntax(text, &error)], None),
+    };
+    let mut findings = suspicious(&table);
+    let keys = known_keys();
+    let mut is_clean = true;
+    while findings.len() < MAX_FINDINGS {
+        let (finding, key) = match read(&table, overrides) {
+            Ok(config) => return (findings, is_clean.then_some(config)),
+            Err(Fault::Shape { path, message }) => shape(&table, &path, &message, &keys),
+            Err(Fault::Value(error)) => value(error),
+        };
+        is_clean = false;
+        findings.push(finding);
+        // What is not there cannot be taken out: the rest would be read as it was.
+        if !remove(&mut table, &key) {
+            break;
+        }
+    }
+    findings.dedup();
+    (findings, None)
+}
+
+/// The names of all keys, with their tables, sorted.
+#[must_use]
+pub fn known_keys() -> Vec<String> {
+    let root = expected(Table::new(), &[]).unwrap_or_default();
+    let mut keys = Vec::new();
+    for name in root {
+        match expected(Table::new(), &[&name]) {
+            Some(inner) => keys.extend(inner.into_iter().map(|key| format!("{name}.{key}"))),
+            None => keys.push(name),
+        }
+    }
+    keys.sort_unstable();
+    keys
+}
+
+enum Fault {
+    Shape { path: String, message: String },
+    Value(ConfigError),
+}
+
+fn read(table: &Table, overrides: &Overrides) -> Result<Config, Fault> {
+    let file: File = serde_path_to_error::deserialize(Value::Table(table.clone())).map_err(
+        |error: serde_path_to_error::Error<toml::de::Error>| Fault::Shape {
+            path: error.path().to_string(),
+            message: error.inner().message().to_owned(),
+        },
+    )?;
+    file.check(overrides).map_err(Fault::Value)
+}
+
+/// What the table at `path` would take; nothing when there is no table.
+fn expected(mut root: Table, path: &[&str]) -> Option<Vec<String>> {
+    let mut inner = Table::new();
+    inner.insert(NO_KEY.into(), Value::Boolean(true));
+    for name in path.iter().rev() {
+        let mut outer = Table::new();
+        outer.insert((*name).to_owned(), Value::Table(inner));
+        inner = outer;
+    }
+    root.extend(inner);
+    let error = File::deserialize(Value::Table(root)).err()?;
+    let (_, names) = unknown_field(error.message())?;
+    Some(names)
+}
+
+/// The field and the known ones in a refusal of an unknown field.
+fn unknown_field(message: &str) -> Option<(String, Vec<String>)> {
+    let rest = message.strip_prefix("unknown field `")?;
+    let (field, rest) = rest.split_once('`')?;
+    let names = rest.split('`').skip(1).step_by(2).map(str::to_owned);
+    Some((field.to_owned(), names.collect()))
+}
+
+fn shape(table: &Table, path: &str, message: &str, keys: &[String]) -> (Finding, String) {
+    let path = if path == "." { "" } else { path };
+    if let Some((field, _)) = unknown_field(message) {
+        let key = match path.rsplit('.').next() {
+            Some(last) if last == field => path.to_owned(),
+            _ if path.is_empty() => field,
+            _ => format!("{path}.{field}"),
+        };
+        // A misspelt table is compared with the tables.
+        let is_table = get(table, &key).is_some_and(Value::is_table);
+        let tables: Vec<String> = keys
+            .iter()
+            .filter_map(|key| Some(key.split_once('.')?.0.to_owned()))
+            .collect();
+        let fix = match nearest::of(&key, if is_table { &tables } else { keys }) {
+            Some(near) => format!("did you mean `{near}`?{}", unit_of(near)),
+            None => "remove it; docs/operating/configuration.md lists every key".into(),
+        };
+        return (Finding::error(&key, "is not known", fix), key);
+    }
+    let fix = get(table, path)
+        .and_then(Value::as_str)
+        .and_then(|text| as_number(path, text))
+        .map_or_else(
+            || "docs/operating/configuration.md says what it takes".to_owned(),
+            |number| format!("write {number}, without quotes{}", unit_of(path)),
+        );
+    // A list's element cannot be taken out by its name; its list can.
+    let key = path.split('[').next().unwrap_or(path).to_owned();
+    (Finding::error(&key, message.trim(), fix), key)
+}
+
+fn value(error: ConfigError) -> (Finding, String) {
+    match error {
+        ConfigError::Value { key, problem } => {
+            let fix = format!("change it{}", unit_of(key));
+            (Finding::error(key, problem, fix), key.to_owned())
+        }
+        other => (Finding::error("", other.to_string(), ""), String::new()),
+    }
+}
+
+fn syntax(text: &str, error: &toml::de::Error) -> Finding {
+    let at = error.span().map_or(0, |span| span.start.min(text.len()));
+    let line = text.as_bytes()[..at]
+        .iter()
+        .filter(|b| **b == b'\n')
+        .count()
+        + 1;
+    Finding::error(
+        "",
+        format!("line {line}: {}", error.message().trim()),
+        "make it valid TOML; text values stand in quotes",
+    )
+}
+
+fn suspicious(table: &Table) -> Vec<Finding> {
+    let tables = table
+        .iter()
+        .filter_map(|(name, value)| Some((name, value.as_table()?)));
+    let in_tables = tables.flat_map(|(name, inner)| {
+        inner
+            .iter()
+            .map(move |(key, value)| (format!("{name}.{key}"), value))
+    });
+    in_tables
+        .filter(|(key, _)| key.ends_with("_timeout_ms"))
+        .filter_map(|(key, value)| Some((key, value.as_integer()?)))
+        .filter(|(_, millis)| (1..SUSPICIOUS_TIMEOUT_MS).contains(millis))
+        .map(|(key, millis)| {
+            let fix = format!("write {} if {millis} seconds were meant", millis * 1_000);
+            Finding::warning(
+                key,
+                format!("is {millis} milliseconds, less than a second"),
+                fix,
+            )
+        })
+        .collect()
+}
+
+/// The unit that the name of a key says.
+fn unit_of(key: &str) -> &'static str {
+    if key.ends_with("_ms") {
+        " (a number of milliseconds)"
+    } else if key.ends_with("_bytes") {
+        " (a number of bytes)"
+    } else {
+        ""
+    }
+}
+
+/// The number that somebody meant who wrote `90s` or `1 GiB`.
+fn as_number(key: &str, text: &str) -> Option<u64> {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number: u64 = number.parse().ok()?;
+    let factor = match (
+        key.rsplit('_').next()?,
+        unit.trim().to_ascii_lowercase().as_str(),
+    ) {
+        (_, "") | ("ms", "ms") | ("bytes", "b") => 1,
+        ("ms", "s" | "sec" | "seconds") => 1_000,
+        ("ms", "m" | "min" | "minutes") => 60_000,
+        ("ms", "h" | "hours") => 3_600_000,
+        ("ms", "d" | "days") => 86_400_000,
+        ("bytes", "k" | "kib") => 1 << 10,
+        ("bytes", "m" | "mib") => 1 << 20,
+        ("bytes", "g" | "gib") => 1 << 30,
+        ("bytes", "kb") => 1_000,
+        ("bytes", "mb") => 1_000_000,
+        ("bytes", "gb") => 1_000_000_000,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}
+
+fn get<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+    let mut parts = key.split('.');
+    let first = table.get(parts.next()?)?;
+    parts.try_fold(first, |value, part| value.as_table()?.get(part))
+}
+
+fn remove(table: &mut Table, key: &str) -> bool {
+    match key.split_once('.') {
+        None => table.remove(key).is_some(),
+        Some((first, rest)) => table
+            .get_mut(first)
+            .and_then(Value::as_table_mut)
+            .is_some_and(|inner| remove(inner, rest)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(text: &str) -> Vec<Finding> {
+        of_text(text, &Overrides::default()).0
+    }
+
+    fn only(text: &str) -> Finding {
+        let mut all = findings(text);
+        assert_eq!(all.len(), 1, "{text}: {all:?}");
+        all.remove(0)
+    }
+
+    #[test]
+    fn every_fault_is_told_at_once_with_its_key() {
+        let text = "listne = '127.0.0.1:1'\nworker_threads = 0\n[limits]\nidle_timeout = 5\n\
+                    hard_timeout_ms = '90m'\nmax_sandboxes = 0\n[runtmie]\nkind = 'embedded'\n";
+        let all = findings(text);
+        let keys: Vec<_> = all.iter().map(|one| one.key.as_str()).collect();
+        for key in [
+            "listne",
+            "worker_threads",
+            "limits.idle_timeout",
+            "limits.hard_timeout_ms",
+            "limits.max_sandboxes",
+            "runtmie",
+        ] {
+            assert!(keys.contains(&key), "{key} is not in {keys:?}");
+        }
+        assert_eq!(all.len(), 6, "{all:?}");
+        assert!(all.iter().all(|one| !one.fix.is_empty()), "{all:?}");
+    }
+
+    #[test]
+    fn the_nearest_key_is_named_in_its_table() {
+        for (text, near) in [
+            ("listne = 'x'", "`listen`"),
+            ("[limits]\nidle_timeout = 5", "`limits.idle_timeout_ms`"),
+            ("[limits]\nidle_timeout_s = 5", "`limits.idle_timeout_ms`"),
+            ("idle_timeout_ms = 5000", "`limits.idle_timeout_ms`"),
+            ("[runtime]\noci-runtime = 'runc'", "`runtime.oci_runtime`"),
+            ("[runtmie]\nkind = 'docker'", "`runtime`"),
+        ] {
+            let finding = only(text);
+            assert!(finding.fix.contains(near), "{text}: {finding}");
+        }
+        assert!(
+            only("completely_different = 1")
+                .fix
+                .starts_with("remove it")
+        );
+    }
+
+    #[test]
+    fn a_number_with_a_unit_is_turned_into_the_number() {
+        let finding = only("[limits]\nidle_timeout_ms = '10m'");
+        assert!(
+            finding
+                .fix
+                .contains("600000, without quotes (a number of milliseconds)"),
+            "{finding}"
+        );
+        let finding = only("[limits]\nscratch_bytes = '2 GiB'");
+        assert!(finding.fix.contains("2147483648"), "{finding}");
+        let finding = only("[limits]\nscratch_bytes = 'a lot'");
+        assert!(!finding.fix.contains("write"), "{finding}");
+    }
+
+    #[test]
+    fn seconds_where_milliseconds_belong_are_a_warning_and_the_configuration_holds() {
+        let (all, config) = of_text("[limits]\nidle_timeout_ms = 600", &Overrides::default());
+        assert_eq!(all.len(), 1);
+        assert_eq!(all[0].severity, Severity::Warning);
+        assert!(all[0].fix.contains("600000"), "{}", all[0]);
+        assert_eq!(config.unwrap().lease.idle_timeout_ms, 600);
+    }
+
+    #[test]
+    fn a_fault_of_syntax_names_its_line() {
+        let finding = only("listen = '127.0.0.1:1'\nstate_dir = /var\n");
+        assert!(finding.problem.starts_with("line 2:"), "{finding}");
+    }
+
+    #[test]
+    fn what_is_good_has_no_findings() {
+        let (all, config) = of_text("", &Overrides::default());
+        assert!(all.is_empty() && config.is_some());
+    }
+
+    #[test]
+    fn all_keys_are_known_and_documented() {
+        let keys = known_keys();
+        for key in [
+            "listen",
+            "state_dir",
+            "runtime.kind",
+            "limits.idle_timeout_ms",
+            "log.format",
+        ] {
+            assert!(
+                keys.iter().any(|known| known == key),
+                "{key} is not in {keys:?}"
+            );
+        }
+        let guide = include_str!("../../../../docs/operating/configuration.md");
+        for key in keys {
+            assert!(
+                guide.contains(&format!("`{key}`")),
+                "configuration.md lacks {key}"
+            );
+        }
+    }
+}

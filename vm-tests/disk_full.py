@@ -1,0 +1,19 @@
+# A full disk: what needs space is refused with its name, what is there can be read, and room helps at once.
+machine.start()
+serves()
+backend = Backend()
+backend.says("echo before > /mnt/user-data/note")
+upload = "/v1/workspaces/w1/chats/c1/uploads/big?user=u1&role=editor"
+machine.succeed("fallocate -l $(($(stat -f -c '%a * %S' /var/lib/hotcell) - (1 << 20))) /var/lib/hotcell/filler")
+machine.execute("dd if=/dev/zero of=/var/lib/hotcell/filler2 bs=4k 2>/dev/null; sync")
+status, problem = backend.call("PUT", upload, b"x" * 65_536)
+assert status >= 500 and problem["code"] == "disk_full", (status, problem)
+assert machine.succeed(f"curl -sf {URL}/healthz").strip()
+assert backend.call("GET", "/v1/workspaces/w1/chats/c1/lease?user=u1&role=editor")[0] == 200
+machine.succeed("rm /var/lib/hotcell/filler /var/lib/hotcell/filler2")
+serves()
+assert backend.call("PUT", upload, b"x" * 65_536)[0] in (200, 201)
+assert backend.says("cat /mnt/user-data/note") == "before"
+machine.succeed("systemctl restart hotcell.service")
+serves()
+assert backend.says("cat /mnt/user-data/note") == "before"
