@@ -41,6 +41,15 @@ enum Group {
     Fleet,
     /// What thousands of leases cost, on the engine in memory.
     Scale,
+    /// The egress filter beside dnsmasq, unbound and forked `nft`.
+    Egress,
+}
+
+impl Group {
+    /// Whether it needs no appliance.
+    const fn stands_alone(self) -> bool {
+        matches!(self, Self::Scale | Self::Egress)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -60,7 +69,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if matches!(options.group, None | Some(Group::Scale)) {
         rows.extend(scale()?);
     }
-    if options.group != Some(Group::Scale) {
+    if matches!(options.group, None | Some(Group::Egress)) {
+        rows.extend(egress()?);
+    }
+    if !options.group.is_some_and(Group::stands_alone) {
         rows.extend(appliance(options.group)?);
     }
     rows.sort_by(|a: &Row, b: &Row| a.name.cmp(&b.name));
@@ -88,6 +100,23 @@ fn scale() -> Result<Vec<Row>> {
     let output = shell::output(&mut bench);
     fs::remove_dir_all(&directory)?;
     rows_of(&output?)
+}
+
+/// The egress filter, beside resolvers in a network namespace of the measurement's own.
+fn egress() -> Result<Vec<Row>> {
+    step("measuring the egress filter and its peers");
+    if let Err(error) = engines::ensure_resolvers() {
+        println!("a resolver is left out: {error:#}");
+    }
+    let mut rows = Vec::new();
+    for (package, bench) in [("hotcell-policy", "policy"), ("hotcell-nft", "egress")] {
+        let mut measurement = shell::cargo(3_600);
+        measurement.args([
+            "bench", "--quiet", "--locked", "-p", package, "--bench", bench,
+        ]);
+        rows.extend(rows_of(&shell::output(&mut measurement)?)?);
+    }
+    Ok(rows)
 }
 
 fn rows_of(output: &str) -> Result<Vec<Row>> {
@@ -234,7 +263,7 @@ fn measure(
         Some(Group::Start) => drop(command.args(["--groups", "start"])),
         Some(Group::Daemon) => drop(command.args(["--groups", "daemon"])),
         Some(Group::Fleet) => drop(command.args(["--groups", "fleet"])),
-        None | Some(Group::Scale) => {}
+        None | Some(Group::Scale | Group::Egress) => {}
     }
     let output = shell::output(&mut command);
     daemon.remove()?;

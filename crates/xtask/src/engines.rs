@@ -13,7 +13,7 @@ use std::{
     fs::{self, File},
     io::{Read, Write},
     os::unix::{
-        fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
+        fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown},
         net::UnixStream,
         process::CommandExt,
     },
@@ -47,6 +47,11 @@ const NEEDED: [(&str, &str); 6] = [
     ("fuse-overlayfs", "fuse-overlayfs"),
     ("runc", "runc"),
 ];
+
+/// Resolvers that the bench compares with.
+const RESOLVERS: [(&str, &str); 2] = [("dnsmasq", "dnsmasq-base"), ("unbound", "unbound")];
+/// What packages ask before they start a service.
+const SERVICE_RULE: &str = "/usr/sbin/policy-rc.d";
 
 /// An engine that runs. Dropping it ends it.
 pub(crate) struct Started {
@@ -188,7 +193,11 @@ fn podman(place: &Place, runtime: &str) -> Result<Command> {
 }
 
 fn install() -> Result<()> {
-    let packages: Vec<&str> = NEEDED
+    install_missing(&NEEDED)
+}
+
+fn install_missing(needed: &[(&str, &'static str)]) -> Result<()> {
+    let packages: Vec<&str> = needed
         .iter()
         .filter(|(program, _)| !shell::has(program))
         .map(|(_, package)| *package)
@@ -202,6 +211,63 @@ fn install() -> Result<()> {
     step(&format!("installing {}", packages.join(" ")));
     shell::quiet(shell::limited(300, "apt-get").arg("update"))?;
     provision::install(&packages, None)
+}
+
+/// Installs the resolvers that the bench compares with. Neither is started: one package brings no
+/// service, the other's is kept from starting.
+pub(crate) fn ensure_resolvers() -> Result<()> {
+    let _quiet = NoServices::begin()?;
+    install_missing(&RESOLVERS)
+}
+
+/// While it lives, no package starts its service.
+struct NoServices {
+    /// Whether the rule is ours to take away again.
+    made: bool,
+}
+
+impl NoServices {
+    fn begin() -> Result<Self> {
+        if RESOLVERS.iter().all(|(program, _)| shell::has(program)) {
+            return Ok(Self { made: false });
+        }
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(SERVICE_RULE);
+        match file {
+            Ok(mut file) => {
+                let rule = Self { made: true };
+                file.write_all(b"#!/bin/sh\nexit 101\n")
+                    .context(SERVICE_RULE)?;
+                Ok(rule)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                // Somebody's own rule; it must be one that keeps services from starting.
+                let asked = Command::new(SERVICE_RULE)
+                    .args(["unbound", "start"])
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .status()
+                    .context(SERVICE_RULE)?;
+                ensure!(
+                    asked.code() == Some(101),
+                    "{SERVICE_RULE} lets unbound's service start: install unbound yourself"
+                );
+                Ok(Self { made: false })
+            }
+            Err(error) => Err(error).context(SERVICE_RULE),
+        }
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.made {
+            let _ = fs::remove_file(SERVICE_RULE);
+        }
+    }
 }
 
 /// The name of the user with the sandbox's id.
