@@ -95,6 +95,14 @@ impl Runtime for Embedded {
         self.give(spec).await
     }
 
+    async fn remove_unclaimed(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        let _guard = self.locks.lock(lease).await;
+        if self.layout.lease(lease).warm().exists() {
+            self.discard(lease).await?;
+        }
+        Ok(())
+    }
+
     async fn stop(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
         let _guard = self.locks.lock(lease).await;
         let dir = self.layout.lease(lease);

@@ -137,6 +137,11 @@ pub trait Runtime: Send + Sync + 'static {
         Err(no_warm())
     }
 
+    /// Removes a sandbox that was made ahead, unless it has been claimed, or created anew, by now.
+    async fn remove_unclaimed(&self, _lease: &LeaseId) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
     /// Ends its processes and keeps its files.
     async fn stop(&self, lease: &LeaseId) -> Result<(), RuntimeError>;
 

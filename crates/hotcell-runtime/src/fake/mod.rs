@@ -156,6 +156,12 @@ impl FakeRuntime {
         lock(&self.inner.record).calls()
     }
 
+    /// Where a sandbox stands; `None` when there is none.
+    #[must_use]
+    pub fn state(&self, lease: &LeaseId) -> Option<ObservedState> {
+        self.unit(lease).ok().map(|unit| unit.state())
+    }
+
     /// How many sandboxes run now.
     #[must_use]
     pub fn running(&self) -> usize {
@@ -311,6 +317,18 @@ impl Runtime for FakeRuntime {
                 Ok(())
             })
             .await
+        })
+        .await
+    }
+
+    async fn remove_unclaimed(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        self.around(Effect::RemoveUnclaimed, Some(lease), async || {
+            let mut units = lock(&self.inner.units);
+            if let Some(unclaimed) = units.get(lease).filter(|unit| unit.is_unclaimed()) {
+                unclaimed.end(SandboxEnd::Stopped);
+                units.remove(lease);
+            }
+            Ok(())
         })
         .await
     }

@@ -24,6 +24,8 @@ pub enum Effect {
     Claim,
     /// The part of `Runtime::claim` that attaches the volumes; after it the sandbox is claimed.
     Attach,
+    /// `Runtime::remove_unclaimed`.
+    RemoveUnclaimed,
     /// `Runtime::stop`.
     Stop,
     /// `Runtime::remove`.
