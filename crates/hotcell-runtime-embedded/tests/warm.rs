@@ -10,8 +10,8 @@ mod common;
 
 use std::{fs, os::unix::fs::MetadataExt};
 
-use common::{Cell, Rig};
-use hotcell_runtime::{Observed, ObservedState, Runtime, RuntimeError, SandboxSpec, WarmSpec};
+use common::{Cell, Engine, Rig, ahead};
+use hotcell_runtime::{Observed, ObservedState, Runtime, RuntimeError, SandboxSpec};
 use hotcell_types::{LeaseId, VolumeKind};
 
 on_every_engine!(
@@ -19,21 +19,7 @@ on_every_engine!(
     nothing_is_seen_before_the_claim,
     only_a_claimed_one_can_be_used,
     a_claim_that_does_not_fit_is_refused_and_made_anew,
-    an_unclaimed_one_outlives_the_daemon_and_is_known,
 );
-
-/// What a sandbox of this specification is made ahead as.
-fn ahead(spec: &SandboxSpec) -> WarmSpec {
-    WarmSpec {
-        installation: spec.labels.installation.clone(),
-        lease: spec.labels.lease.clone(),
-        image: spec.image.clone(),
-        resources: spec.resources,
-        scratch_bytes: spec.scratch_bytes,
-        network: spec.network,
-        agent_key: spec.agent_key.clone(),
-    }
-}
 
 /// A warm sandbox, and what it will be claimed as: with all volumes, a file in each.
 async fn warm(rig: &Rig) -> (SandboxSpec, Cell) {
@@ -186,14 +172,26 @@ async fn a_claim_that_does_not_fit_is_refused_and_made_anew(rig: &Rig) {
     rig.assert_nothing_left();
 }
 
-async fn an_unclaimed_one_outlives_the_daemon_and_is_known(rig: &Rig) {
-    let (spec, cell) = warm(rig).await;
-    assert!(matches!(
-        rig.runtime.warm(&ahead(&spec)).await,
-        Err(RuntimeError::Failed { .. })
-    ));
-    assert!(rig.runtime.images_in_use().unwrap().contains(&rig.image));
-    assert!(seen(rig, &cell.lease).await.unclaimed);
-    rig.runtime.remove(&cell.lease).await.unwrap();
-    rig.assert_nothing_left();
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unclaimed_one_outlives_the_daemon_and_can_be_claimed_by_the_next() {
+    for engine in [Engine::RunscOwn, Engine::RunscKernel, Engine::Runc] {
+        let rig = Rig::open(engine).await;
+        let (spec, cell) = warm(&rig).await;
+        let again = rig.runtime.warm(&ahead(&spec)).await;
+        assert!(matches!(again, Err(RuntimeError::Failed { .. })));
+        assert!(rig.runtime.images_in_use().unwrap().contains(&rig.image));
+        let (lease, key) = (cell.lease.clone(), cell.key.clone());
+        drop(cell);
+        let rig = rig.reopen().await;
+        assert!(seen(&rig, &lease).await.unclaimed, "{engine:?}");
+        rig.runtime.claim(&spec).await.unwrap();
+        let cell = rig.cell(&lease, &key).await;
+        assert_volumes(&rig, &spec, &cell).await;
+        drop(cell);
+        // What is claimed is not removed as nobody's.
+        rig.runtime.remove_unclaimed(&lease).await.unwrap();
+        assert!(!seen(&rig, &lease).await.unclaimed);
+        rig.runtime.remove(&lease).await.unwrap();
+        rig.end().await;
+    }
 }
