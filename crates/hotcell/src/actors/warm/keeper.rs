@@ -201,7 +201,9 @@ impl KeeperState {
                 });
             }
         }
-        if self.making || self.pool.missing() == 0 {
+        // Where no code may run nobody will claim one.
+        let forced_off = self.context.switches.forced_off;
+        if self.making || forced_off || self.pool.missing() == 0 {
             return;
         }
         // Never one that a call could want: it would be given up at once.
