@@ -329,6 +329,19 @@ pub struct Profile {
     /// …/unknown-sandboxes/remove` removes those that you name.
     #[schema(value_type = Vec<String>)]
     pub unknown_sandboxes: Vec<LeaseId>,
+    /// Its sandboxes that were made ahead, for the first calls of chats.
+    pub warm: WarmPool,
+}
+
+/// Sandboxes that run already and are nobody's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WarmPool {
+    /// How many there should be.
+    pub wanted: usize,
+    /// How many can be claimed now.
+    pub ready: usize,
+    /// Why the last one could not be made, until one can.
+    pub problem: Option<String>,
 }
 
 /// Which unknown sandboxes to remove.

@@ -1,5 +1,7 @@
 //! A signed client with one kept-alive connection, as thin as a backend's could be.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::{Method, Request};
@@ -11,6 +13,10 @@ use tokio::net::TcpStream;
 
 const ORGANIZATION: &str = "bench";
 const WORKSPACE: &str = "bench";
+/// How long the pool may take to fill.
+const WARM_PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at the pool, and before a measurement begins.
+const QUIET: Duration = Duration::from_millis(100);
 
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -115,6 +121,27 @@ impl Operator {
             key: text("key")?,
             secret: text("secret")?,
         })
+    }
+
+    /// Waits until every warm sandbox that should be there is ready, and until nothing else is
+    /// going on.
+    pub(crate) async fn await_warm(&mut self) -> Result<()> {
+        let deadline = tokio::time::Instant::now() + WARM_PATIENCE;
+        loop {
+            let listed = self
+                .call(Method::GET, "/v1/admin/profiles", &Value::Null)
+                .await?;
+            let warm = &listed["profiles"][0]["warm"];
+            if warm["wanted"].as_u64() > Some(0) && warm["ready"] == warm["wanted"] {
+                // What made the last one has just begun to rest.
+                tokio::time::sleep(QUIET).await;
+                return Ok(());
+            }
+            if tokio::time::Instant::now() > deadline {
+                bail!("no warm sandbox is there: {warm}");
+            }
+            tokio::time::sleep(QUIET).await;
+        }
     }
 
     async fn call(&mut self, method: Method, target: &str, body: &Value) -> Result<Value> {

@@ -31,18 +31,13 @@ pub(crate) async fn overhead(
     suffix: &str,
 ) -> Result<Row> {
     let chat = "bench-exec";
-    let inside_script = INSIDE.replace("RUNS", &CALLS_PER_ROUND.to_string());
     backend.bash(chat, "true").await?;
     let (mut ours, mut inside) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         for _ in 0..CALLS_PER_ROUND {
             ours.push(timed(backend, chat).await?);
         }
-        let result = backend.bash(chat, &inside_script).await?;
-        let text = result["stdout"].as_str().context("no output")?;
-        for word in text.split_whitespace() {
-            inside.push(word.parse::<f64>()?);
-        }
+        inside.extend(fork_and_exec(backend, chat, CALLS_PER_ROUND).await?);
     }
     backend.end(chat).await?;
     let (call, command) = (median(&mut ours), median(&mut inside));
@@ -63,6 +58,19 @@ pub(crate) async fn overhead(
             ours.len()
         ),
     ))
+}
+
+/// The same command by fork and exec in a chat's sandbox, so often; each in milliseconds.
+pub(crate) async fn fork_and_exec(
+    backend: &mut Backend,
+    chat: &str,
+    runs: usize,
+) -> Result<Vec<f64>> {
+    let script = INSIDE.replace("RUNS", &runs.to_string());
+    let result = backend.bash(chat, &script).await?;
+    let text = result["stdout"].as_str().context("no output")?;
+    let words = text.split_whitespace();
+    words.map(|word| Ok(word.parse::<f64>()?)).collect()
 }
 
 /// One `bash` call of `true`, in milliseconds.

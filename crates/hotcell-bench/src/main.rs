@@ -51,6 +51,9 @@ struct Arguments {
     /// are `not measured` without.
     #[arg(long)]
     engine: Option<String>,
+    /// It has a warm pool: only what that is for is measured.
+    #[arg(long)]
+    warm: bool,
     /// Groups to measure; all when none is named.
     #[arg(long, value_delimiter = ',')]
     groups: Vec<String>,
@@ -67,6 +70,15 @@ async fn main() -> Result<()> {
         .as_deref()
         .map(|given| engine::Engine::parse(given, &arguments.runtime))
         .transpose()?;
+    if arguments.warm {
+        let mut operator = Operator::connect(&arguments.url, &arguments.admin_token).await?;
+        let credential = operator.switch_on().await?;
+        let mut backend = Backend::connect(&arguments.url, credential).await?;
+        start::warm_over_fork(&mut operator, &mut backend, suffix)
+            .await?
+            .print();
+        return Ok(());
+    }
     if wants("daemon") && suffix.is_empty() {
         memory::idle(arguments.pid)?.print();
     }

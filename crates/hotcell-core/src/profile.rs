@@ -60,6 +60,8 @@ pub struct ProfileLimits {
     pub scratch_bytes: u64,
     /// How large a sandbox is that nobody asked another size for.
     pub resource_class: ResourceClass,
+    /// Sandboxes that are kept running for the first calls of chats.
+    pub warm_pool: usize,
     /// Whether jobs may be started.
     pub jobs: bool,
     /// The longest that a job may run, in milliseconds.
@@ -80,6 +82,7 @@ impl Default for ProfileLimits {
             },
             scratch_bytes: limits::DEFAULT_SCRATCH_BYTES,
             resource_class: ResourceClass::Small,
+            warm_pool: 0,
             jobs: false,
             max_job_ms: limits::DEFAULT_MAX_JOB_MS,
             outputs: OutputLimits::default(),
@@ -102,6 +105,7 @@ mod tests {
         assert_eq!(it.scratch_bytes, 1024 << 20);
         assert_eq!(it.resource_class, ResourceClass::Small);
         assert!(!it.jobs);
+        assert_eq!(it.warm_pool, 0);
         assert_eq!(
             (it.outputs.files, it.outputs.bytes, it.outputs.characters),
             (25, 100 << 20, 50_000)

@@ -242,6 +242,7 @@ impl Core {
                 labels: read_labels(&labels),
                 lease: lease.clone(),
                 state: ObservedState::Created,
+                unclaimed: false,
             });
             if !row.is(Role::Holder) {
                 entry.state = state_of(&row.state);
@@ -257,6 +258,7 @@ impl Core {
                 labels,
                 lease: lease.clone(),
                 state: ObservedState::Created,
+                unclaimed: false,
             });
         }
         Ok(found.into_values().collect())

@@ -24,7 +24,7 @@ use std::{
 };
 
 use hotcell_runtime::RuntimeError;
-use hotcell_types::limits;
+use hotcell_types::{VolumeKind, limits};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount,
@@ -142,6 +142,10 @@ impl Birth {
         if let Some(resolver) = &mut self.bundle.resolver {
             fix(resolver, "resolv.conf")?;
         }
+        if let Some(later) = &mut self.bundle.later {
+            make_later(later)?;
+            fix(later, "later")?;
+        }
         for volume in &mut self.bundle.volumes {
             if volume.kind.read_only() {
                 let name = volume.kind.mount_path().replace('/', "-");
@@ -222,6 +226,18 @@ impl Birth {
             ))),
         }
     }
+}
+
+/// The directories that volumes are attached on later. Everybody may look, nobody may write.
+fn make_later(later: &Path) -> Result<(), RuntimeError> {
+    let below = VolumeKind::ALL.map(VolumeKind::mount_path);
+    let names = below.iter().filter_map(|path| Path::new(path).file_name());
+    for dir in std::iter::once(later.to_owned()).chain(names.map(|name| later.join(name))) {
+        fault::make_private_dir(&dir)?;
+        fs::set_permissions(&dir, Permissions::from_mode(0o755))
+            .map_err(fault::at("make a mount point", &dir))?;
+    }
+    Ok(())
 }
 
 /// Links a running sandbox again whose link has gone with an older gateway.

@@ -34,6 +34,8 @@ const SECCOMP: &str = include_str!("../data/seccomp.json");
 
 /// Where programs look for their resolver.
 const RESOLVER_PATH: &str = "/etc/resolv.conf";
+/// Beneath which all volumes are.
+pub(crate) const MOUNTS_PATH: &str = "/mnt";
 /// The name of every sandbox.
 pub(crate) const HOSTNAME: &str = "sandbox";
 /// Where programs are searched.
@@ -75,6 +77,8 @@ pub(crate) struct Bundle {
     /// The mounted scratch disk, with `workspace` and `tmp` in it.
     pub(crate) scratch: PathBuf,
     pub(crate) volumes: Vec<VolumeMount>,
+    /// The empty directories that volumes are attached on later, when none is known yet.
+    pub(crate) later: Option<PathBuf>,
     /// Its `/etc/resolv.conf`, when it is not the image's empty one.
     pub(crate) resolver: Option<PathBuf>,
     pub(crate) resources: Resources,
@@ -124,7 +128,7 @@ impl Bundle {
                     .build()?,
             )
             .process(self.process(gvisor)?)
-            .mounts(self.mounts()?)
+            .mounts(self.mounts(gvisor)?)
             .linux(linux)
             .build()
     }
@@ -228,7 +232,7 @@ impl Bundle {
         }
     }
 
-    fn mounts(&self) -> Result<Vec<Mount>, OciSpecError> {
+    fn mounts(&self, gvisor: bool) -> Result<Vec<Mount>, OciSpecError> {
         let shm = format!("size={}", limits::SHM_BYTES);
         let run = [
             format!("size={}", limits::AGENT_TMPFS_BYTES),
@@ -279,6 +283,11 @@ impl Bundle {
         ];
         if let Some(resolver) = &self.resolver {
             mounts.push(bind(resolver, RESOLVER_PATH, true)?);
+        }
+        if let Some(later) = &self.later {
+            // To gVisor all that is beneath is one mount with it: there the host alone says what is
+            // read-only. The directories themselves are root's.
+            mounts.push(bind(later, MOUNTS_PATH, !gvisor)?);
         }
         for volume in &self.volumes {
             mounts.push(bind(
@@ -358,6 +367,7 @@ mod tests {
             agent: "/bin/agent".into(),
             scratch: "/state/x/scratch".into(),
             resolver: None,
+            later: None,
             volumes: VolumeKind::ALL
                 .map(|kind| VolumeMount {
                     kind,

@@ -5,6 +5,7 @@
 //! state_dir/sandboxes/<lease>/   sandbox.json  the record; a directory without one is damaged
 //!                                started       it was started at least once
 //!                                stopped       it was ended by us
+//!                                warm          it was made ahead and nobody has claimed it whole
 //!                                scratch.img   /workspace and /tmp
 //!                                scratch/      where the private namespaces mount it
 //! state_dir/sandboxes/.new-…     being made;   .gone-…  being removed
@@ -102,6 +103,9 @@ impl LeaseDir {
     pub(crate) fn stopped(&self) -> PathBuf {
         self.0.join("stopped")
     }
+    pub(crate) fn warm(&self) -> PathBuf {
+        self.0.join("warm")
+    }
     pub(crate) fn scratch_image(&self) -> PathBuf {
         self.0.join("scratch.img")
     }
@@ -131,6 +135,14 @@ impl EngineDir {
     /// Where the private namespace mounts what the sandbox may only read.
     pub(crate) fn fixed(&self, name: &str) -> PathBuf {
         self.0.join("fixed").join(name)
+    }
+    /// The empty directories that volumes are attached on later.
+    pub(crate) fn later(&self) -> PathBuf {
+        self.0.join("later")
+    }
+    /// Where the thread that attaches volumes mounts them first.
+    pub(crate) fn attached(&self) -> PathBuf {
+        self.0.join("attached")
     }
     /// The sandbox's `/etc/resolv.conf`.
     pub(crate) fn resolver(&self) -> PathBuf {

@@ -54,6 +54,7 @@ mod record;
 mod runtime;
 mod scratch;
 mod sweep;
+mod warm;
 mod way_out;
 
 pub use checks::diagnose;

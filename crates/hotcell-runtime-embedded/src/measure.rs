@@ -202,6 +202,7 @@ fn bare(
         agent: runtime.config.agent_binary.clone(),
         scratch,
         volumes: Vec::new(),
+        later: None,
         resolver: None,
         resources: ResourceClass::Medium.resources(),
         cgroup: runtime.cgroups.path_of("bare"),

@@ -128,6 +128,7 @@ async fn attempt(
             agent: config.agent_binary.clone(),
             scratch,
             volumes: Vec::new(),
+            later: None,
             resolver: None,
             resources: ResourceClass::Small.resources(),
             cgroup: cgroups.path_of(NAME),

@@ -7,7 +7,9 @@ use std::{
     path::Path,
 };
 
-use hotcell_runtime::{ImageRef, Labels, NetworkMode, RuntimeError, SandboxSpec, VolumeMount};
+use hotcell_runtime::{
+    ImageRef, Labels, NetworkMode, RuntimeError, SandboxSpec, VolumeMount, WarmSpec,
+};
 use hotcell_types::{Resources, limits};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +21,8 @@ const VERSION: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
-    pub(crate) labels: Labels,
+    /// None while nobody has begun to claim it.
+    pub(crate) labels: Option<Labels>,
     pub(crate) slot: Slot,
     pub(crate) image: ImageRef,
     pub(crate) resources: Resources,
@@ -32,7 +35,7 @@ impl Record {
     pub(crate) fn new(spec: &SandboxSpec, slot: Slot) -> Self {
         Self {
             version: VERSION,
-            labels: spec.labels.clone(),
+            labels: Some(spec.labels.clone()),
             slot,
             image: spec.image.clone(),
             resources: spec.resources,
@@ -40,6 +43,28 @@ impl Record {
             mounts: spec.mounts.clone(),
             network: spec.network,
         }
+    }
+
+    /// Of one that is made ahead.
+    pub(crate) fn ahead(spec: &WarmSpec, slot: Slot) -> Self {
+        Self {
+            version: VERSION,
+            labels: None,
+            slot,
+            image: spec.image.clone(),
+            resources: spec.resources,
+            scratch_bytes: spec.scratch_bytes,
+            mounts: Vec::new(),
+            network: spec.network,
+        }
+    }
+
+    /// Whether a sandbox of this record is what is asked for, but for whose it is.
+    pub(crate) fn fits(&self, spec: &SandboxSpec) -> bool {
+        self.image == spec.image
+            && self.resources == spec.resources
+            && self.scratch_bytes == spec.scratch_bytes
+            && self.network == spec.network
     }
 
     /// Writes it. Not synced: after a power loss the sandbox is gone anyway, and a record that

@@ -5,10 +5,10 @@ use std::{collections::BTreeSet, sync::Arc};
 use async_trait::async_trait;
 use hotcell_agent_client::AgentSandbox;
 use hotcell_runtime::{
-    Check, Facts, FilterSite, ImageInfo, NetworkMode, Observed, Runtime, RuntimeError, Sandbox,
-    SandboxEnd, SandboxSpec, Stats,
+    Check, Facts, FilterSite, ImageInfo, ImageRef, NetworkMode, Observed, Runtime, RuntimeError,
+    Sandbox, SandboxEnd, SandboxSpec, Stats, VolumeMount, WarmSpec,
 };
-use hotcell_types::{AgentKey, LeaseId};
+use hotcell_types::{AgentKey, InstallationId, LeaseId, Resources};
 
 use crate::{
     birth::{Birth, check_volume},
@@ -56,6 +56,9 @@ impl Runtime for Embedded {
         let lease = &spec.labels.lease;
         let _guard = self.locks.lock(lease).await;
         let dir = self.layout.lease(lease);
+        if dir.warm().exists() {
+            self.discard(lease).await?;
+        }
         if dir.path().exists() {
             // Directories appear whole, so this one was made by an earlier call.
             return Record::load(&dir)
@@ -68,56 +71,36 @@ impl Runtime for Embedded {
             self.need_uplink().await?;
         }
         let record = Record::new(spec, self.take_slot(lease)?);
-        let made = self.make_directory(lease, record).await;
-        if made.is_err() {
-            self.slots().remove(lease);
-        }
-        made
+        self.make_directory(lease, record).await
     }
 
     async fn start(&self, lease: &LeaseId, key: &AgentKey) -> Result<(), RuntimeError> {
         let _guard = self.locks.lock(lease).await;
         let dir = self.layout.lease(lease);
         let record = self.record(lease)?;
+        if dir.warm().exists() {
+            return Err(fault::failed("start the sandbox", "nobody has claimed it"));
+        }
         if self.main_process(lease).is_some() {
             return Ok(());
         }
-        self.clear(lease).await?;
-        let root = self.images.root(&record.image)?;
-        for volume in &record.mounts {
-            check_volume(&self.config.volume_root, &volume.host_path)?;
+        self.bear(lease, key, record).await
+    }
+
+    async fn warm(&self, spec: &WarmSpec) -> Result<(), RuntimeError> {
+        self.make_ahead(spec).await
+    }
+
+    async fn claim(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        self.give(spec).await
+    }
+
+    async fn remove_unclaimed(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        let _guard = self.locks.lock(lease).await;
+        if self.layout.lease(lease).warm().exists() {
+            self.discard(lease).await?;
         }
-        fault::remove_file(&dir.stopped()).map_err(fault::at("remove", &dir.stopped()))?;
-        mark(&dir.started())?;
-        let birth = Birth {
-            engine: Arc::clone(&self.engine),
-            gateway: self.gateway.clone(),
-            name: lease.short().to_owned(),
-            link: link_name(lease.short()),
-            slot: record.slot,
-            reach: record.network.into(),
-            dir: self.layout.engine(lease.short()),
-            scratch: self.scratch.mount_of(&dir),
-            bundle: Bundle {
-                lease: lease.clone(),
-                key: key.clone(),
-                slot: record.slot,
-                root,
-                agent: self.config.agent_binary.clone(),
-                scratch: dir.scratch(),
-                volumes: record.mounts,
-                resolver: None,
-                resources: record.resources,
-                cgroup: self.cgroups.path_of(lease.as_str()),
-            },
-        };
-        let started = birth.run().await;
-        if started.is_err()
-            && let Err(error) = self.clear(lease).await
-        {
-            tracing::warn!(%lease, %error, "a failed start could not be cleared away yet");
-        }
-        started
+        Ok(())
     }
 
     async fn stop(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
@@ -132,34 +115,16 @@ impl Runtime for Embedded {
 
     async fn remove(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
         let _guard = self.locks.lock(lease).await;
-        let dir = self.layout.lease(lease);
-        if dir.path().exists() {
-            // So that whoever waits for its end learns that it was us. A full disk may refuse
-            // the marker and must not keep a sandbox alive.
-            if let Err(error) = mark(&dir.stopped()) {
-                tracing::debug!(%lease, %error, "no marker");
-            }
-        }
-        self.clear(lease).await?;
-        let gone = self.layout.gone(lease);
-        match std::fs::rename(dir.path(), &gone) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            other => other.map_err(fault::at("remove a sandbox", dir.path()))?,
-        }
-        self.slots().remove(lease);
-        tokio::task::spawn_blocking(move || {
-            fault::remove_tree(&gone).map_err(fault::at("remove a sandbox", &gone))
-        })
-        .await
-        .map_err(|error| fault::failed("remove a sandbox", error.to_string()))?
+        self.discard(lease).await
     }
 
     async fn list(&self) -> Result<Vec<Observed>, RuntimeError> {
         let observe = |lease: LeaseId| Observed {
             labels: Record::load(&self.layout.lease(&lease))
                 .ok()
-                .map(|record| record.labels),
+                .and_then(|record| record.labels),
             state: self.state(&lease),
+            unclaimed: self.layout.lease(&lease).warm().exists(),
             lease,
         };
         Ok(leases(&self.layout)?.into_iter().map(observe).collect())
@@ -204,7 +169,80 @@ impl Runtime for Embedded {
 }
 
 impl Embedded {
-    fn record(&self, lease: &LeaseId) -> Result<Record, RuntimeError> {
+    /// Runs a sandbox that does not run.
+    pub(crate) async fn bear(
+        &self,
+        lease: &LeaseId,
+        key: &AgentKey,
+        record: Record,
+    ) -> Result<(), RuntimeError> {
+        let dir = self.layout.lease(lease);
+        let is_warm = dir.warm().exists();
+        self.clear(lease).await?;
+        let root = self.images.root(&record.image)?;
+        for volume in &record.mounts {
+            check_volume(&self.config.volume_root, &volume.host_path)?;
+        }
+        fault::remove_file(&dir.stopped()).map_err(fault::at("remove", &dir.stopped()))?;
+        mark(&dir.started())?;
+        let engine = self.layout.engine(lease.short());
+        let birth = Birth {
+            engine: Arc::clone(&self.engine),
+            gateway: self.gateway.clone(),
+            name: lease.short().to_owned(),
+            link: link_name(lease.short()),
+            slot: record.slot,
+            reach: record.network.into(),
+            dir: engine.clone(),
+            scratch: self.scratch.mount_of(&dir),
+            bundle: Bundle {
+                lease: lease.clone(),
+                key: key.clone(),
+                slot: record.slot,
+                root,
+                agent: self.config.agent_binary.clone(),
+                scratch: dir.scratch(),
+                volumes: record.mounts,
+                later: is_warm.then(|| engine.later()),
+                resolver: None,
+                resources: record.resources,
+                cgroup: self.cgroups.path_of(lease.as_str()),
+            },
+        };
+        let started = birth.run().await;
+        if started.is_err()
+            && let Err(error) = self.clear(lease).await
+        {
+            tracing::warn!(%lease, %error, "a failed start could not be cleared away yet");
+        }
+        started
+    }
+
+    /// Ends a sandbox and removes all of it. To be called under its lock.
+    pub(crate) async fn discard(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        let dir = self.layout.lease(lease);
+        if dir.path().exists() {
+            // So that whoever waits for its end learns that it was us. A full disk may refuse
+            // the marker and must not keep a sandbox alive.
+            if let Err(error) = mark(&dir.stopped()) {
+                tracing::debug!(%lease, %error, "no marker");
+            }
+        }
+        self.clear(lease).await?;
+        let gone = self.layout.gone(lease);
+        match std::fs::rename(dir.path(), &gone) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            other => other.map_err(fault::at("remove a sandbox", dir.path()))?,
+        }
+        self.slots().remove(lease);
+        tokio::task::spawn_blocking(move || {
+            fault::remove_tree(&gone).map_err(fault::at("remove a sandbox", &gone))
+        })
+        .await
+        .map_err(|error| fault::failed("remove a sandbox", error.to_string()))?
+    }
+
+    pub(crate) fn record(&self, lease: &LeaseId) -> Result<Record, RuntimeError> {
         let dir = self.layout.lease(lease);
         if !dir.path().exists() {
             return Err(RuntimeError::NoSuchSandbox);
@@ -214,26 +252,40 @@ impl Embedded {
 
     /// Refuses what cannot be given.
     fn check(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        let labels = &spec.labels;
+        self.check_place(&labels.installation, spec.scratch_bytes, spec.resources)?;
+        self.check_mounts(&spec.mounts)?;
+        self.check_tree(&spec.image, spec.network)
+    }
+
+    /// Refuses what cannot be given of a sandbox made ahead.
+    pub(crate) fn check_ahead(&self, spec: &WarmSpec) -> Result<(), RuntimeError> {
+        self.check_place(&spec.installation, spec.scratch_bytes, spec.resources)?;
+        self.check_tree(&spec.image, spec.network)
+    }
+
+    fn check_place(
+        &self,
+        installation: &InstallationId,
+        scratch_bytes: u64,
+        resources: Resources,
+    ) -> Result<(), RuntimeError> {
         let refuse = |what, reason: String| Err(RuntimeError::Unsupported { what, reason });
-        // No default arm: a new mode must be thought about here.
-        match spec.network {
-            NetworkMode::None | NetworkMode::Filtered => {}
-        }
-        if spec.labels.installation != self.config.installation {
+        if *installation != self.config.installation {
             return refuse(
                 "a sandbox of another installation",
                 format!("this is {}", self.config.installation),
             );
         }
-        if spec.scratch_bytes < MIN_SCRATCH_BYTES {
+        if scratch_bytes < MIN_SCRATCH_BYTES {
             return refuse(
                 "so small a scratch disk",
                 format!("it must have {MIN_SCRATCH_BYTES} bytes at least"),
             );
         }
-        if spec.resources.memory_bytes < MIN_MEMORY_BYTES
-            || spec.resources.cpu_millis == 0
-            || spec.resources.pids == 0
+        if resources.memory_bytes < MIN_MEMORY_BYTES
+            || resources.cpu_millis == 0
+            || resources.pids == 0
         {
             return refuse(
                 "so few resources",
@@ -242,12 +294,27 @@ impl Embedded {
                 ),
             );
         }
-        let kinds: BTreeSet<_> = spec.mounts.iter().map(|mount| mount.kind).collect();
-        if kinds.len() != spec.mounts.len() {
-            return refuse("one volume twice", "each has one place".into());
+        Ok(())
+    }
+
+    pub(crate) fn check_mounts(&self, mounts: &[VolumeMount]) -> Result<(), RuntimeError> {
+        let kinds: BTreeSet<_> = mounts.iter().map(|mount| mount.kind).collect();
+        if kinds.len() != mounts.len() {
+            return Err(RuntimeError::Unsupported {
+                what: "one volume twice",
+                reason: "each has one place".into(),
+            });
         }
-        for volume in &spec.mounts {
+        for volume in mounts {
             check_volume(&self.config.volume_root, &volume.host_path)?;
+        }
+        Ok(())
+    }
+
+    fn check_tree(&self, image: &ImageRef, network: NetworkMode) -> Result<(), RuntimeError> {
+        // No default arm: a new mode must be thought about here.
+        match network {
+            NetworkMode::None | NetworkMode::Filtered => {}
         }
         if !is_executable(&self.config.agent_binary) {
             return Err(RuntimeError::Unavailable(format!(
@@ -255,11 +322,11 @@ impl Embedded {
                 self.config.agent_binary.display()
             )));
         }
-        self.images.root(&spec.image).map(drop)?;
+        self.images.root(image).map(drop)?;
         Ok(())
     }
 
-    fn take_slot(&self, lease: &LeaseId) -> Result<Slot, RuntimeError> {
+    pub(crate) fn take_slot(&self, lease: &LeaseId) -> Result<Slot, RuntimeError> {
         const ACTION: &str = "make another sandbox";
         let mut slots = self.slots();
         let limit = self.config.sandbox_limit();
@@ -278,14 +345,27 @@ impl Embedded {
 
     /// Makes a lease's directory under another name and then puts it in its place, so that it is
     /// there whole or not at all.
-    async fn make_directory(&self, lease: &LeaseId, record: Record) -> Result<(), RuntimeError> {
+    pub(crate) async fn make_directory(
+        &self,
+        lease: &LeaseId,
+        record: Record,
+    ) -> Result<(), RuntimeError> {
+        // Labels come with the claim.
+        let is_warm = record.labels.is_none();
         let (unborn, dir) = (self.layout.unborn(lease), self.layout.lease(lease));
         let (layout, scratch) = (self.layout.clone(), self.scratch);
-        tokio::task::spawn_blocking(move || {
+        let made = tokio::task::spawn_blocking(move || {
             let bytes = record.scratch_bytes;
             fault::remove_tree(unborn.path()).map_err(fault::at("remove", unborn.path()))?;
             let made = fault::make_private_dir(unborn.path())
                 .and_then(|()| record.save(&unborn))
+                .and_then(|()| {
+                    if is_warm {
+                        mark(&unborn.warm())
+                    } else {
+                        Ok(())
+                    }
+                })
                 .and_then(|()| scratch.prepare(&layout, &unborn, bytes))
                 .and_then(|()| {
                     std::fs::rename(unborn.path(), dir.path())
@@ -297,6 +377,10 @@ impl Embedded {
             made
         })
         .await
-        .map_err(|error| fault::failed("make a sandbox", error.to_string()))?
+        .unwrap_or_else(|error| Err(fault::failed("make a sandbox", error.to_string())));
+        if made.is_err() {
+            self.slots().remove(lease);
+        }
+        made
     }
 }

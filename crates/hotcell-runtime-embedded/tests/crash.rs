@@ -19,6 +19,7 @@ use std::{
 use common::{Engine, Rig};
 use hotcell_runtime::{ObservedState, Runtime};
 use hotcell_runtime_embedded::Embedded;
+use hotcell_types::VolumeKind;
 
 /// Tells the victim where to work; without it the victim is no test.
 const VICTIM: &str = "HOTCELL_TEST_VICTIM";
@@ -33,11 +34,56 @@ async fn a_daemon_killed_in_a_start_leaves_nothing_for_good() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_killed_in_a_claim_leaves_a_whole_sandbox_or_nobodys() {
+    for engine in [Engine::Runc, Engine::RunscOwn] {
+        let mut rig = Rig::open(engine).await;
+        for delay_us in [0, 200, 400, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 20_000] {
+            rig = in_between(rig, Act::Claim, Duration::from_micros(delay_us)).await;
+            let all = rig.runtime.list().await.unwrap();
+            let [observed] = &all[..] else {
+                panic!("{all:?}");
+            };
+            println!(
+                "{engine:?} after {delay_us} us: unclaimed {}, labelled {}",
+                observed.unclaimed,
+                observed.labels.is_some()
+            );
+            assert_eq!(observed.state, ObservedState::Running);
+            let lease = &observed.lease;
+            if observed.unclaimed {
+                let started = rig.runtime.start(lease, &victims_key()).await;
+                assert!(started.is_err(), "nobody may use it");
+                rig.runtime.remove_unclaimed(lease).await.unwrap();
+            } else {
+                assert!(observed.labels.is_some());
+                rig.runtime.remove_unclaimed(lease).await.unwrap();
+                let cell = rig.cell(lease, &victims_key()).await;
+                for kind in VolumeKind::ALL {
+                    let owner = format!("stat -c %u {}", kind.mount_path());
+                    assert_eq!(cell.get(&owner).await, "1000");
+                }
+                drop(cell);
+                rig.runtime.remove(lease).await.unwrap();
+            }
+            rig.assert_nothing_left();
+        }
+        rig.end().await;
+    }
+}
+
+/// What the victim is killed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    Start,
+    Claim,
+}
+
 async fn killed_at(engine: Engine, delays_ms: &[u64]) {
     let mut rig = Rig::open(engine).await;
     for delay_ms in delays_ms {
         // The victim needs the directories to itself.
-        rig = in_between(rig, *delay_ms).await;
+        rig = in_between(rig, Act::Start, Duration::from_millis(*delay_ms)).await;
         let all = rig.runtime.list().await.unwrap();
         for observed in &all {
             println!("{engine:?} after {delay_ms} ms: {:?}", observed.state);
@@ -53,8 +99,9 @@ async fn killed_at(engine: Engine, delays_ms: &[u64]) {
     rig.end().await;
 }
 
-async fn in_between(rig: Rig, delay_ms: u64) -> Rig {
+async fn in_between(rig: Rig, act: Act, delay: Duration) -> Rig {
     let told = Told {
+        act,
         engine: rig.engine,
         state: rig.config.state_dir.parent().unwrap().to_owned(),
         run: rig.config.run_dir.clone(),
@@ -67,7 +114,7 @@ async fn in_between(rig: Rig, delay_ms: u64) -> Rig {
         // It says when it begins to make its sandbox.
         let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
         while !lines.next().unwrap().unwrap().contains("NOW") {}
-        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        tokio::time::sleep(delay).await;
         victim.kill().unwrap();
         victim.wait().unwrap();
     })
@@ -75,6 +122,7 @@ async fn in_between(rig: Rig, delay_ms: u64) -> Rig {
 }
 
 struct Told {
+    act: Act,
     engine: Engine,
     state: PathBuf,
     run: PathBuf,
@@ -91,6 +139,7 @@ fn spawn_victim(told: &Told) -> Child {
         told.images.display().to_string(),
         told.installation.clone(),
         told.image.clone(),
+        format!("{:?}", told.act),
     ];
     Command::new(env::current_exe().unwrap())
         .args(["--exact", "the_victim", "--nocapture"])
@@ -123,7 +172,19 @@ async fn the_victim() {
         words[4].parse().unwrap(),
     );
     let runtime = Embedded::open(config.clone()).await.unwrap();
-    let spec = common::spec(&config, &words[5].parse().unwrap(), victims_key());
+    let mut spec = common::spec(&config, &words[5].parse().unwrap(), victims_key());
+    if words[6] == "Claim" {
+        spec.mounts = VolumeKind::ALL
+            .map(|kind| common::volume(&config, kind))
+            .to_vec();
+        runtime.warm(&common::ahead(&spec)).await.unwrap();
+        let sandbox = runtime.sandbox(&spec.labels.lease, &spec.agent_key);
+        sandbox.unwrap().ready(30_000).await.unwrap();
+        println!("NOW");
+        std::io::stdout().flush().unwrap();
+        runtime.claim(&spec).await.unwrap();
+        std::future::pending::<()>().await;
+    }
     println!("NOW");
     std::io::stdout().flush().unwrap();
     runtime.create(&spec).await.unwrap();

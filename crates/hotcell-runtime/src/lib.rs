@@ -37,4 +37,4 @@ pub use runtime::{
 };
 pub use sandbox::{ByteStream, ExecEvent, ExecStream, JobOutput, OutputStream, Sandbox, Stdio};
 pub use site::{FilterSite, LinkAddresses, WayOut};
-pub use spec::{ImageRef, ImageRefError, Labels, NetworkMode, SandboxSpec, VolumeMount};
+pub use spec::{ImageRef, ImageRefError, Labels, NetworkMode, SandboxSpec, VolumeMount, WarmSpec};

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use hotcell_types::{AgentKey, LeaseId};
 use serde::{Deserialize, Serialize};
 
-use crate::{Check, FilterSite, ImageRef, Labels, RuntimeError, Sandbox, SandboxSpec};
+use crate::{Check, FilterSite, ImageRef, Labels, RuntimeError, Sandbox, SandboxSpec, WarmSpec};
 
 /// What stands between user code and the host's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,12 +59,16 @@ pub enum ObservedState {
 /// One sandbox as the engine sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
-    /// Its labels; `None` when the engine's record is damaged (it is ours all the same).
+    /// Its labels; `None` when the engine's record is damaged (it is ours all the same), and while
+    /// nobody has begun to claim it.
     pub labels: Option<Labels>,
     /// Its lease.
     pub lease: LeaseId,
     /// Where it stands.
     pub state: ObservedState,
+    /// Whether it was made ahead and nobody has claimed it whole: it holds nobody's work, and nobody
+    /// may use it.
+    pub unclaimed: bool,
 }
 
 /// Why a sandbox ended.
@@ -104,12 +108,39 @@ pub trait Runtime: Send + Sync + 'static {
     /// The images that are ready.
     async fn images(&self) -> Result<Vec<ImageInfo>, RuntimeError>;
 
-    /// Makes a sandbox without running anything in it.
+    /// Makes a sandbox without running anything in it. One of this lease that was made ahead and is
+    /// unclaimed is removed first.
     async fn create(&self, spec: &SandboxSpec) -> Result<(), RuntimeError>;
 
     /// Runs it. Returns when its processes run; its agent may need a moment more
     /// ([`Sandbox::ready`]). A stopped sandbox keeps its `/workspace`.
     async fn start(&self, lease: &LeaseId, key: &AgentKey) -> Result<(), RuntimeError>;
+
+    /// Makes and runs a sandbox ahead, that sees no volume and is nobody's until it is claimed. Like
+    /// [`start`](Self::start) it returns before the agent answers. What a failure leaves is for
+    /// [`remove`](Self::remove).
+    ///
+    /// # Errors
+    /// [`RuntimeError::Unsupported`] where volumes cannot be attached to a running sandbox.
+    async fn warm(&self, _spec: &WarmSpec) -> Result<(), RuntimeError> {
+        Err(no_warm())
+    }
+
+    /// Makes a warm sandbox that of a lease: its labels are written down first, then its volumes are
+    /// attached, and only then it counts as claimed. It is as if it had been created and started
+    /// with this specification. After any failure it is unclaimed still: [`create`](Self::create)
+    /// then removes it and makes another in its place.
+    ///
+    /// # Errors
+    /// Also when it does not run, is not warm, or is not what the specification asks for.
+    async fn claim(&self, _spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        Err(no_warm())
+    }
+
+    /// Removes a sandbox that was made ahead, unless it has been claimed, or created anew, by now.
+    async fn remove_unclaimed(&self, _lease: &LeaseId) -> Result<(), RuntimeError> {
+        Ok(())
+    }
 
     /// Ends its processes and keeps its files.
     async fn stop(&self, lease: &LeaseId) -> Result<(), RuntimeError>;
@@ -140,4 +171,11 @@ pub trait Runtime: Send + Sync + 'static {
     /// The way into a running sandbox. Does not wait for it. Keep it for as long as the sandbox
     /// runs: it may hold the connections that make a call cheap.
     fn sandbox(&self, lease: &LeaseId, key: &AgentKey) -> Result<Arc<dyn Sandbox>, RuntimeError>;
+}
+
+fn no_warm() -> RuntimeError {
+    RuntimeError::Unsupported {
+        what: "a sandbox ahead of its volumes",
+        reason: "volumes cannot be attached to a running sandbox of it".into(),
+    }
 }

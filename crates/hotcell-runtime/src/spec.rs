@@ -117,3 +117,23 @@ pub struct SandboxSpec {
     /// The key of its agent.
     pub agent_key: AgentKey,
 }
+
+/// Everything that a runtime needs to make a sandbox ahead, for nobody yet: what a
+/// [`SandboxSpec`] says but for whose it is and which volumes it sees.
+#[derive(Debug, Clone)]
+pub struct WarmSpec {
+    /// The installation.
+    pub installation: InstallationId,
+    /// The lease that it will have, should it be claimed.
+    pub lease: LeaseId,
+    /// What it runs.
+    pub image: ImageRef,
+    /// How large it is.
+    pub resources: Resources,
+    /// The size of `/workspace` (and of `/tmp`, which shares it), in bytes.
+    pub scratch_bytes: u64,
+    /// Its network.
+    pub network: NetworkMode,
+    /// The key of its agent.
+    pub agent_key: AgentKey,
+}

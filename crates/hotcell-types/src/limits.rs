@@ -451,3 +451,12 @@ pub const IDEMPOTENCY_KEYS_FORGOTTEN_AT_ONCE: usize = 4;
 
 /// The longest message to the journal or the service manager, in bytes.
 pub const MAX_DATAGRAM_BYTES: usize = 128 * KIB as usize;
+
+/// Sandboxes that one profile may keep warm.
+pub const MAX_WARM_POOL: usize = 64;
+/// How long the claim of a warm sandbox may take before a cold one is made instead.
+pub const WARM_CLAIM_TIMEOUT_MS: u64 = 5_000;
+/// How often it is looked whether what is warm still runs.
+pub const WARM_REVIEW_MS: u64 = 10_000;
+/// How long a daemon that leaves takes to remove what is warm; the next one removes the rest.
+pub const WARM_STOP_TIMEOUT_MS: u64 = 8_000;

@@ -287,6 +287,17 @@ impl File {
         if !(1..=256).contains(&worker_threads) {
             return Err(value("worker_threads", "must be between 1 and 256"));
         }
+        let runtime = self.runtime.check()?;
+        let profile = self.profile.check()?;
+        if profile.warm_pool > 0 && !matches!(runtime.engine, EngineChoice::Embedded(_)) {
+            let problem = "is for runtime.kind = 'embedded': container engines give no way to attach the \
+                           volumes of a chat to a container that runs";
+            return Err(value("profile.warm_pool", problem));
+        }
+        if profile.warm_pool > max_sandboxes {
+            let problem = format!("must not be more than limits.max_sandboxes ({max_sandboxes})");
+            return Err(value("profile.warm_pool", problem));
+        }
         Ok(Config {
             listen: over
                 .listen
@@ -310,7 +321,7 @@ impl File {
             },
             state_dir,
             run_dir,
-            runtime: self.runtime.check()?,
+            runtime,
             lease: LeaseLimits {
                 start_timeout_ms: time(
                     "limits.start_timeout_ms",
@@ -329,7 +340,7 @@ impl File {
                 )?,
             },
             scratch_bytes,
-            profile: self.profile.check()?,
+            profile,
             max_sandboxes,
             log_level: over
                 .log_level
@@ -420,6 +431,14 @@ mod tests {
             ("[runtime]\nrunsc_network = 'host'", "runtime.runsc_network"),
             ("[runtime]\nimage = 'sha256:12'", "runtime.image"),
             ("[runtime]\nimage = '../x'", "runtime.image"),
+            (
+                "[profile]\nwarm_pool = 2\n[limits]\nmax_sandboxes = 1",
+                "warm_pool",
+            ),
+            (
+                "[profile]\nwarm_pool = 1\n[runtime]\nkind = 'docker'\nimage = 'sha256:0000000000000000000000000000000000000000000000000000000000000000'",
+                "warm_pool",
+            ),
             ("listen = 'here'", "listen"),
         ] {
             let error = parse(text).unwrap_err();

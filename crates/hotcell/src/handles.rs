@@ -152,6 +152,19 @@ pub struct ProfileView {
     pub checked_at: Option<UnixMillis>,
     /// Sandboxes of this installation that the engine has and the store has never heard of.
     pub unknown: Vec<LeaseId>,
+    /// Its sandboxes that were made ahead.
+    pub warm: WarmView,
+}
+
+/// The sandboxes of a profile that were made ahead.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WarmView {
+    /// How many there should be.
+    pub wanted: usize,
+    /// How many can be claimed now.
+    pub ready: usize,
+    /// Why the last one could not be made.
+    pub problem: Option<String>,
 }
 
 /// A running sandbox in the hands of one call. Holding it counts as activity: the lease does not
@@ -512,7 +525,7 @@ impl Sandboxes {
 
     /// Every runtime profile.
     pub async fn profiles(&self) -> Vec<ProfileView> {
-        vec![self.context.profile.view()]
+        vec![self.profile_view()]
     }
 
     /// Runs a profile's preflight now and says what it found; `None` when there is no such
@@ -527,6 +540,13 @@ impl Sandboxes {
         if let Err(error) = asked.await {
             tracing::info!(%profile, %error, "the preflight did not run");
         }
-        Some(known.view())
+        Some(self.profile_view())
+    }
+
+    fn profile_view(&self) -> ProfileView {
+        ProfileView {
+            warm: self.context.live.pool.view(),
+            ..self.context.profile.view()
+        }
     }
 }

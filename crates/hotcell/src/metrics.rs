@@ -69,6 +69,8 @@ pub(crate) struct Moment {
     pub(crate) quotas: Vec<(String, &'static str, u64, u64)>,
     /// Changes that wait for the store.
     pub(crate) store_waiting: u64,
+    /// Sandboxes made ahead that should be there, and those that can be claimed.
+    pub(crate) warm: (u64, u64),
 }
 
 /// The daemon's metrics. Cheap to clone.
@@ -81,6 +83,7 @@ pub struct Metrics {
     call_outcomes: Family<Outcome, Counter>,
     starts: Family<Kind, Histogram, fn() -> Histogram>,
     start_failures: Counter,
+    claims: Family<Outcome, Counter>,
     commits: Histogram,
     failed_commits: Counter,
     answers: Family<Answered, Counter>,
@@ -96,6 +99,7 @@ impl Default for Metrics {
             call_outcomes: Family::default(),
             starts: Family::new_with_constructor(times),
             start_failures: Counter::default(),
+            claims: Family::default(),
             commits: times(),
             failed_commits: Counter::default(),
             answers: Family::default(),
@@ -128,6 +132,11 @@ impl Default for Metrics {
                 "start_failures",
                 "Calls that waited for a sandbox and got none",
                 of.start_failures,
+            );
+            registry.register(
+                "warm_claims",
+                "Sandboxes made ahead that a call was to have: got it (warm), or another one (cold)",
+                of.claims,
             );
             registry.register(
                 "store_commit_duration_seconds",
@@ -183,6 +192,11 @@ impl Metrics {
         self.start_failures.inc();
     }
 
+    /// A lease was admitted with a sandbox made ahead, and has it (`warm`) or another one (`cold`).
+    pub(crate) fn claimed(&self, outcome: &'static str) {
+        self.claims.get_or_create(&Outcome { outcome }).inc();
+    }
+
     pub(crate) fn committed(&self, took: Duration, worked: bool) {
         self.commits.observe(took.as_secs_f64());
         if !worked {
@@ -234,6 +248,11 @@ impl Moment {
             "Changes that wait for the store's writer",
             waiting,
         );
+        let warm: Family<State, Gauge<u64, AtomicU64>> = Family::default();
+        for (state, count) in [("wanted", self.warm.0), ("ready", self.warm.1)] {
+            warm.get_or_create(&State { state }).set(count);
+        }
+        registry.register("warm_sandboxes", "Sandboxes made ahead, by state", warm);
         if !self.quotas.is_empty() {
             let used: Family<OfQuota, Gauge<u64, AtomicU64>> = Family::default();
             let limit: Family<OfQuota, Gauge<u64, AtomicU64>> = Family::default();
@@ -278,6 +297,7 @@ mod tests {
             leases: vec![("running", 2), ("idle", 0)],
             quotas: vec![("w\"1".to_owned(), "max_concurrent", 1, 2)],
             store_waiting: 0,
+            warm: (2, 1),
         };
         let text = metrics.text(&moment).unwrap();
         for line in [
@@ -291,6 +311,7 @@ mod tests {
             "hotcell_call_duration_seconds_bucket{le=\"0.005\",kind=\"bash\"} 1",
             "hotcell_start_duration_seconds_count{kind=\"cold\"} 1",
             "hotcell_http_requests_total{method=\"other\",status=\"405\"} 1",
+            "hotcell_warm_sandboxes{state=\"ready\"} 1",
             "hotcell_dns_decisions_total 1",
             "hotcell_quota_limit{workspace=\"w\\\"1\",quota=\"max_concurrent\"} 2",
         ] {

@@ -138,7 +138,9 @@ impl Sandboxes {
             }
             workspaces.insert(record.workspace, ());
         }
+        let warm = context.live.pool.view();
         let mut moment = Moment {
+            warm: (warm.wanted as u64, warm.ready as u64),
             leases: STATES.iter().map(|(_, name)| *name).zip(of_state).collect(),
             quotas: Vec::new(),
             store_waiting: context.store.waiting() as u64,

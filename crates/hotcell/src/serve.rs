@@ -352,7 +352,8 @@ fn open_runtime(config: &Config, deps: &Deps, installation: InstallationId) -> O
                 oci_runtime: oci_runtime.clone(),
                 max_sandboxes: config
                     .max_sandboxes
-                    .saturating_mul(limits::LEASES_PER_SANDBOX),
+                    .saturating_mul(limits::LEASES_PER_SANDBOX)
+                    .saturating_add(config.profile.warm_pool),
                 clock: Arc::clone(&deps.clock),
                 ids: Arc::clone(&deps.ids),
             };

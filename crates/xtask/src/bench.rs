@@ -190,6 +190,12 @@ fn appliance(group: Option<Group>) -> Result<Vec<Row>> {
         ));
         rows.extend(measure(&parts, &directory, subject, group)?);
     }
+    if matches!(group, None | Some(Group::Start)) {
+        for (oci_runtime, suffix) in [("runsc", ""), ("runc", "_runc")] {
+            step(&format!("measuring warm starts on {oci_runtime}"));
+            rows.extend(warm(&parts, &directory, oci_runtime, suffix)?);
+        }
+    }
     fs::remove_dir_all(&directory)?;
     Ok(rows)
 }
@@ -265,6 +271,22 @@ fn measure(
         Some(Group::Fleet) => drop(command.args(["--groups", "fleet"])),
         None | Some(Group::Scale | Group::Egress) => {}
     }
+    let output = shell::output(&mut command);
+    daemon.remove()?;
+    rows_of(&output?)
+}
+
+/// First calls of chats that find a warm sandbox.
+fn warm(parts: &Parts, directory: &Path, oci_runtime: &str, suffix: &str) -> Result<Vec<Row>> {
+    let place = directory.join(format!("daemon-warm{suffix}"));
+    let daemon = Daemon::start(parts, &place, Engine::EmbeddedWarm(oci_runtime.to_owned()))?;
+    let mut command = shell::limited(900, shell::target().join("release/hotcell-bench"));
+    command
+        .env("HOTCELL_URL", &daemon.url)
+        .env("HOTCELL_ADMIN_TOKEN", daemon.operator_token()?)
+        .args(["--warm", "--runtime", oci_runtime])
+        .arg(format!("--suffix={suffix}"))
+        .args(["--pid", &daemon.pid().to_string()]);
     let output = shell::output(&mut command);
     daemon.remove()?;
     rows_of(&output?)

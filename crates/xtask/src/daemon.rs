@@ -56,6 +56,8 @@ pub(crate) struct Daemon {
 pub(crate) enum Engine {
     /// An OCI runtime that it drives itself: `auto`, `runsc` or `runc`.
     Embedded(String),
+    /// The same, with a warm pool of one.
+    EmbeddedWarm(String),
     /// A container engine.
     Containers {
         /// `docker` or `podman`.
@@ -90,15 +92,19 @@ impl Engine {
     fn prepare(&self, parts: &Parts, config: &Path) -> Result<String> {
         shell::step("importing the image");
         match self {
-            Self::Embedded(oci_runtime) => {
+            Self::Embedded(oci_runtime) | Self::EmbeddedWarm(oci_runtime) => {
                 let mut import = shell::limited(600, &parts.hotcell);
                 import
                     .args(["image", "import", "--name", "base", "--config"])
                     .arg(config)
                     .arg(&parts.image);
                 shell::run(&mut import)?;
+                let pool = match self {
+                    Self::EmbeddedWarm(_) => "[profile]\nwarm_pool = 1\n",
+                    _ => "",
+                };
                 Ok(format!(
-                    "kind = \"embedded\"\noci_runtime = \"{oci_runtime}\"\nimage = \"base\"\n"
+                    "kind = \"embedded\"\noci_runtime = \"{oci_runtime}\"\nimage = \"base\"\n{pool}"
                 ))
             }
             Self::Containers {

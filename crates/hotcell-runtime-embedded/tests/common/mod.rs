@@ -18,7 +18,7 @@ use futures_util::StreamExt;
 use hotcell_agent_proto::{Command, ExecExit, ExecRequest};
 use hotcell_runtime::{
     ExecEvent, ImageRef, Labels, NetworkMode, OutputStream, Runtime, Sandbox, SandboxError,
-    SandboxSpec, VolumeMount,
+    SandboxSpec, VolumeMount, WarmSpec,
 };
 use hotcell_runtime_embedded::{
     Embedded, EmbeddedConfig, ImageStore, NetworkStack, OciKind, RuntimeChoice,
@@ -327,10 +327,7 @@ impl Rig {
 
     /// A volume of this kind, writable by the sandbox user.
     pub(crate) fn volume(&self, kind: VolumeKind) -> VolumeMount {
-        let host_path = self.config.volume_root.join(format!("{kind:?}"));
-        fs::create_dir_all(&host_path).unwrap();
-        std::os::unix::fs::chown(&host_path, Some(1000), Some(1000)).unwrap();
-        VolumeMount { kind, host_path }
+        volume(&self.config, kind)
     }
 
     /// A running sandbox.
@@ -366,6 +363,27 @@ impl Rig {
             .join(lease.short())
             .join("pid");
         fs::read_to_string(path).unwrap().trim().parse().unwrap()
+    }
+}
+
+/// A volume of this kind, writable by the sandbox user.
+pub(crate) fn volume(config: &EmbeddedConfig, kind: VolumeKind) -> VolumeMount {
+    let host_path = config.volume_root.join(format!("{kind:?}"));
+    fs::create_dir_all(&host_path).unwrap();
+    std::os::unix::fs::chown(&host_path, Some(1000), Some(1000)).unwrap();
+    VolumeMount { kind, host_path }
+}
+
+/// What a sandbox of this specification is made ahead as.
+pub(crate) fn ahead(spec: &SandboxSpec) -> WarmSpec {
+    WarmSpec {
+        installation: spec.labels.installation.clone(),
+        lease: spec.labels.lease.clone(),
+        image: spec.image.clone(),
+        resources: spec.resources,
+        scratch_bytes: spec.scratch_bytes,
+        network: spec.network,
+        agent_key: spec.agent_key.clone(),
     }
 }
 

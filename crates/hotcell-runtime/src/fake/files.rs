@@ -77,6 +77,10 @@ fn beneath(path: &str, root: &str) -> bool {
 }
 
 impl Files {
+    pub(super) fn attach(&mut self, mounts: Vec<VolumeMount>) {
+        self.mounts = mounts;
+    }
+
     pub(super) fn new(mounts: Vec<VolumeMount>, limit_bytes: u64) -> Self {
         let roots = ["/", "/mnt", "/etc"].into_iter().chain(WRITABLE);
         Self {

@@ -33,7 +33,7 @@ use hotcell_types::{AgentKey, InstallationId, LeaseId};
 
 use crate::{
     Check, Facts, FilterSite, ImageInfo, ImageRef, Isolation, Labels, Observed, ObservedState,
-    Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats,
+    Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats, WarmSpec,
 };
 
 pub use record::{Called, Effect};
@@ -156,6 +156,12 @@ impl FakeRuntime {
         lock(&self.inner.record).calls()
     }
 
+    /// Where a sandbox stands; `None` when there is none.
+    #[must_use]
+    pub fn state(&self, lease: &LeaseId) -> Option<ObservedState> {
+        self.unit(lease).ok().map(|unit| unit.state())
+    }
+
     /// How many sandboxes run now.
     #[must_use]
     pub fn running(&self) -> usize {
@@ -251,7 +257,12 @@ impl Runtime for FakeRuntime {
                     reason: "it is of another installation".into(),
                 });
             }
-            lock(&self.inner.units)
+            let mut units = lock(&self.inner.units);
+            if let Some(unclaimed) = units.get(lease).filter(|unit| unit.is_unclaimed()) {
+                unclaimed.end(SandboxEnd::Stopped);
+                units.remove(lease);
+            }
+            units
                 .entry(lease.clone())
                 .or_insert_with(|| Arc::new(Unit::new(spec)));
             Ok(())
@@ -265,7 +276,58 @@ impl Runtime for FakeRuntime {
             if let Some(error) = self.script(|script| script.start_failures.pop_front()) {
                 return Err(error);
             }
-            self.unit(lease)?.start(key);
+            let unit = self.unit(lease)?;
+            if unit.is_unclaimed() {
+                return Err(RuntimeError::Failed {
+                    action: "start the sandbox",
+                    reason: "nobody has claimed it".into(),
+                });
+            }
+            unit.start(key);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn warm(&self, spec: &WarmSpec) -> Result<(), RuntimeError> {
+        let lease = &spec.lease;
+        self.around(Effect::Warm, Some(lease), async || {
+            self.pause(|script| script.warm_delay).await;
+            if let Some(error) = self.script(|script| script.warm_failures.pop_front()) {
+                return Err(error);
+            }
+            let unit = Arc::new(Unit::ahead(spec));
+            unit.start(&spec.agent_key);
+            lock(&self.inner.units).insert(lease.clone(), unit);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn claim(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        let lease = &spec.labels.lease;
+        self.around(Effect::Claim, Some(lease), async || {
+            let unit = self.unit(lease)?;
+            unit.label(spec)?;
+            if let Some(error) = self.script(|script| script.claim_failures.pop_front()) {
+                return Err(error);
+            }
+            self.around(Effect::Attach, Some(lease), async || {
+                unit.attach(spec);
+                Ok(())
+            })
+            .await
+        })
+        .await
+    }
+
+    async fn remove_unclaimed(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        self.around(Effect::RemoveUnclaimed, Some(lease), async || {
+            let mut units = lock(&self.inner.units);
+            if let Some(unclaimed) = units.get(lease).filter(|unit| unit.is_unclaimed()) {
+                unclaimed.end(SandboxEnd::Stopped);
+                units.remove(lease);
+            }
             Ok(())
         })
         .await
@@ -302,9 +364,10 @@ impl Runtime for FakeRuntime {
             Ok(lock(&self.inner.units)
                 .iter()
                 .map(|(lease, unit)| Observed {
-                    labels: unit.labels().cloned(),
+                    labels: unit.labels(),
                     lease: lease.clone(),
                     state: unit.state(),
+                    unclaimed: unit.is_unclaimed(),
                 })
                 .collect())
         })

@@ -18,6 +18,14 @@ pub enum Effect {
     Create,
     /// `Runtime::start`.
     Start,
+    /// `Runtime::warm`.
+    Warm,
+    /// `Runtime::claim`; the labels are written between its two hooks.
+    Claim,
+    /// The part of `Runtime::claim` that attaches the volumes; after it the sandbox is claimed.
+    Attach,
+    /// `Runtime::remove_unclaimed`.
+    RemoveUnclaimed,
     /// `Runtime::stop`.
     Stop,
     /// `Runtime::remove`.

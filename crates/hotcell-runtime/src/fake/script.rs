@@ -31,6 +31,8 @@ pub struct Script {
     pub create_delay: Duration,
     /// How long `start` takes.
     pub start_delay: Duration,
+    /// How long `warm` takes.
+    pub warm_delay: Duration,
     /// How long the agent needs after a start until it answers.
     pub ready_delay: Duration,
     /// How long `stop` takes.
@@ -41,6 +43,10 @@ pub struct Script {
     pub create_failures: VecDeque<RuntimeError>,
     /// What the next starts fail with.
     pub start_failures: VecDeque<RuntimeError>,
+    /// What the next warms fail with.
+    pub warm_failures: VecDeque<RuntimeError>,
+    /// What the next claims fail with, after the labels were written.
+    pub claim_failures: VecDeque<RuntimeError>,
     /// What the next removes fail with.
     pub remove_failures: VecDeque<RuntimeError>,
     /// The engine is down: every effect fails with this until it is `None` again.
@@ -58,11 +64,14 @@ impl Default for Script {
         Self {
             create_delay: Duration::ZERO,
             start_delay: Duration::ZERO,
+            warm_delay: Duration::ZERO,
             ready_delay: Duration::ZERO,
             stop_delay: Duration::ZERO,
             remove_delay: Duration::ZERO,
             create_failures: VecDeque::new(),
             start_failures: VecDeque::new(),
+            warm_failures: VecDeque::new(),
+            claim_failures: VecDeque::new(),
             remove_failures: VecDeque::new(),
             unavailable: None,
             images: vec![ImageInfo {

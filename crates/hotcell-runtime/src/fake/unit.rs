@@ -12,7 +12,7 @@ use hotcell_types::{AgentKey, limits, volume::WORKSPACE_PATH};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    Labels, ObservedState, SandboxEnd, SandboxSpec, Stats,
+    Labels, ObservedState, RuntimeError, SandboxEnd, SandboxSpec, Stats, WarmSpec,
     fake::{files::Files, jobs::Jobs, lock},
 };
 
@@ -107,7 +107,9 @@ impl Drop for CallGuard {
 
 /// One sandbox.
 pub(super) struct Unit {
-    labels: Option<Labels>,
+    labels: Mutex<Option<Labels>>,
+    /// What it was made ahead as, until it is claimed.
+    warm: Mutex<Option<WarmSpec>>,
     pub(super) files: Mutex<Files>,
     run: Mutex<Option<Arc<Run>>>,
 }
@@ -115,7 +117,8 @@ pub(super) struct Unit {
 impl Unit {
     pub(super) fn new(spec: &SandboxSpec) -> Self {
         Self {
-            labels: Some(spec.labels.clone()),
+            labels: Mutex::new(Some(spec.labels.clone())),
+            warm: Mutex::default(),
             files: Mutex::new(Files::new(spec.mounts.clone(), spec.scratch_bytes)),
             run: Mutex::default(),
         }
@@ -123,14 +126,53 @@ impl Unit {
 
     pub(super) fn planted(labels: Option<Labels>) -> Self {
         Self {
-            labels,
+            labels: Mutex::new(labels),
+            warm: Mutex::default(),
             files: Mutex::new(Files::new(Vec::new(), limits::DEFAULT_SCRATCH_BYTES)),
             run: Mutex::default(),
         }
     }
 
-    pub(super) fn labels(&self) -> Option<&Labels> {
-        self.labels.as_ref()
+    pub(super) fn ahead(spec: &WarmSpec) -> Self {
+        Self {
+            labels: Mutex::default(),
+            warm: Mutex::new(Some(spec.clone())),
+            files: Mutex::new(Files::new(Vec::new(), spec.scratch_bytes)),
+            run: Mutex::default(),
+        }
+    }
+
+    pub(super) fn labels(&self) -> Option<Labels> {
+        lock(&self.labels).clone()
+    }
+
+    pub(super) fn is_unclaimed(&self) -> bool {
+        lock(&self.warm).is_some()
+    }
+
+    /// Writes down who claims it, if it is what that one asks for.
+    pub(super) fn label(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        let warm = lock(&self.warm);
+        let fits = warm.as_ref().is_some_and(|warm| {
+            warm.image == spec.image
+                && warm.resources == spec.resources
+                && warm.scratch_bytes == spec.scratch_bytes
+                && warm.network == spec.network
+        });
+        if !fits || self.state() != ObservedState::Running {
+            return Err(RuntimeError::Failed {
+                action: "claim the sandbox",
+                reason: "it is not what is asked for".into(),
+            });
+        }
+        *lock(&self.labels) = Some(spec.labels.clone());
+        Ok(())
+    }
+
+    /// Attaches its volumes, which makes it claimed.
+    pub(super) fn attach(&self, spec: &SandboxSpec) {
+        lock(&self.files).attach(spec.mounts.clone());
+        lock(&self.warm).take();
     }
 
     pub(super) fn state(&self) -> ObservedState {

@@ -112,6 +112,7 @@ impl Appliance {
         let of_store = metrics.clone();
         let observe = move |took, worked| of_store.committed(took, worked);
         parts.store.observe_commits(Box::new(observe));
+        let warm_pool = parts.limits.warm_pool;
         let context = Arc::new(Context {
             egress,
             switches: parts.switches,
@@ -132,7 +133,7 @@ impl Appliance {
             final_sweep: parts.final_sweep,
             jobs: JobBook::default(),
             profile: Profile::new(default_profile(), parts.image),
-            live: Live::new(parts.max_sandboxes),
+            live: Live::new(parts.max_sandboxes, warm_pool),
             crew: Crew::default(),
             leaving: AtomicBool::new(false),
         });
@@ -140,7 +141,10 @@ impl Appliance {
         Crew::start(&context, parts.open).await?;
         let appliance = Self { context };
         match appliance.take_over().await {
-            Ok(()) => Ok(appliance),
+            Ok(()) => {
+                appliance.context.live.pool.begin();
+                Ok(appliance)
+            }
             Err(error) => {
                 appliance.stop().await;
                 Err(error)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   root ─┬─ egress ───── <lease>, …, space-<n>, …     filters, and guards of their tables
-//!         ├─ profiles ─── default                      one engine
+//!         ├─ profiles ─── default, default-warm        one engine, and the keeper of its warm pool
 //!         ├─ workspaces ─ <workspace>, …               admission, on demand
 //!         └─ leases ───── <lease>, …                   one sandbox each
 //! ```
@@ -33,6 +33,7 @@ use super::{
     lease::{LeaseActor, LeaseArguments, Origin},
     live::{LiveLease, lock},
     profile::{OpenRuntime, ProfileActor, ProfileArguments},
+    warm::{KeeperActor, KeeperArguments},
     workspace::{WorkspaceActor, WorkspaceArguments, WorkspaceMsg},
 };
 
@@ -73,8 +74,18 @@ impl Crew {
                 (ProfileActor, ProfileArguments { context, open })
             },
         );
+        let mut of_profiles = vec![profile];
+        if context.allowed.warm_pool > 0 {
+            let of_keeper = Arc::clone(context);
+            let make = move || {
+                let context = Arc::clone(&of_keeper);
+                (KeeperActor, KeeperArguments { context })
+            };
+            let (keeper, _) = ChildSpec::actor(format!("{}-warm", context.profile.id), make);
+            of_profiles.push(keeper.stop_timeout_ms(limits::MAX_CHILD_STOP_MS));
+        }
         let (egress_spec, egress) = Supervisor::child("egress", Vec::new(), jitter());
-        let (profiles_spec, profiles) = Supervisor::child("profiles", vec![profile], jitter());
+        let (profiles_spec, profiles) = Supervisor::child("profiles", of_profiles, jitter());
         let (workspaces_spec, workspaces) = Supervisor::child("workspaces", Vec::new(), jitter());
         let (leases_spec, leases) = Supervisor::child("leases", Vec::new(), jitter());
         let children = vec![

@@ -24,7 +24,10 @@ use hotcell_supervision::Address;
 use hotcell_types::{ChatId, LeaseId, UserId, WorkspaceId, limits};
 use tokio::{sync::watch, time::Instant};
 
-use super::lease::{LeaseMsg, Origin};
+use super::{
+    lease::{LeaseMsg, Origin},
+    warm::Pool,
+};
 
 /// Locks. What these locks guard is whole between any two statements, so a panic elsewhere while
 /// one was held spoils nothing.
@@ -284,14 +287,17 @@ pub(crate) struct Live {
     by_workspace: RwLock<HashMap<WorkspaceId, HashMap<ChatId, Arc<LiveLease>>>>,
     taken: Arc<AtomicUsize>,
     limit: usize,
+    /// The sandboxes that were made ahead; each has a place too.
+    pub(crate) pool: Arc<Pool>,
 }
 
 impl Live {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, warm_pool: usize) -> Self {
         Self {
             by_workspace: RwLock::default(),
             taken: Arc::default(),
             limit,
+            pool: Pool::new(warm_pool),
         }
     }
 
@@ -303,13 +309,22 @@ impl Live {
     /// Takes a place for a lease that does not exist yet, if there is one and there are not too many
     /// leases that are stopped.
     pub(crate) fn admit(&self) -> Option<Slot> {
-        let leases: usize = self.read().values().map(HashMap::len).sum();
-        let room = self.limit.saturating_mul(limits::LEASES_PER_SANDBOX);
-        (leases < room).then(|| self.take_slot()).flatten()
+        self.has_room().then(|| self.take_slot()).flatten()
     }
 
-    /// Takes a place for a sandbox that is about to run, if there is one.
+    /// Whether there may be another lease, running or not.
+    pub(crate) fn has_room(&self) -> bool {
+        let leases: usize = self.read().values().map(HashMap::len).sum();
+        leases < self.limit.saturating_mul(limits::LEASES_PER_SANDBOX)
+    }
+
+    /// Takes a place for a sandbox that is about to run, if there is one or the pool has one.
     pub(crate) fn take_slot(&self) -> Option<Slot> {
+        self.spare_slot().or_else(|| self.pool.give_place_up())
+    }
+
+    /// Takes a place that nobody has, if there is one.
+    pub(crate) fn spare_slot(&self) -> Option<Slot> {
         let taken = self
             .taken
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
@@ -386,7 +401,7 @@ mod tests {
 
     #[test]
     fn slots_are_limited_and_come_back() {
-        let live = Live::new(2);
+        let live = Live::new(2, 0);
         let first = live.take_slot();
         let forced = live.force_slot();
         assert!(first.is_some());

@@ -22,6 +22,7 @@ pub(crate) mod profile;
 mod sweep;
 #[cfg(test)]
 mod tests;
+pub(crate) mod warm;
 pub(crate) mod workspace;
 
 pub use boot::{Appliance, BootError, Parts, default_profile};

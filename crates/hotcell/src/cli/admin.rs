@@ -56,6 +56,15 @@ pub(super) fn status(settings: &Settings, as_json: bool) -> Result<(), Exit> {
             text(&profile["state"]),
             text(engine)
         ))?;
+        let warm = &profile["warm"];
+        if warm["wanted"].as_u64() > Some(0) {
+            let problem = warm["problem"].as_str();
+            let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
+            say(&format!(
+                "  {} of {} warm sandboxes are ready{problem}",
+                warm["ready"], warm["wanted"]
+            ))?;
+        }
         for check in rows(&profile["checks"]) {
             say(&format!(
                 "  {:<5} {:<20} {}",

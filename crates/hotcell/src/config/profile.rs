@@ -26,6 +26,7 @@ const MAX_TYPES: usize = 256;
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ProfileTable {
     resource_class: Option<ResourceClass>,
+    warm_pool: Option<usize>,
     jobs: Option<bool>,
     max_job_ms: Option<u64>,
     output_types: Option<Vec<String>>,
@@ -79,6 +80,11 @@ impl ProfileTable {
         }
         Ok(ProfileLimits {
             resource_class: self.resource_class.unwrap_or(of.resource_class),
+            warm_pool: within(
+                "profile.warm_pool",
+                self.warm_pool.unwrap_or(of.warm_pool) as u64,
+                0..=limits::MAX_WARM_POOL as u64,
+            )? as usize,
             jobs: self.jobs.unwrap_or(of.jobs),
             max_job_ms: within(
                 "profile.max_job_ms",
@@ -139,13 +145,14 @@ mod tests {
     fn nothing_said_is_the_default_and_what_is_said_holds() {
         assert_eq!(profile("").unwrap(), ProfileLimits::default());
         let said = profile(
-            "resource_class = 'LARGE'\njobs = true\nmax_job_ms = 5000\noutput_types = ['csv', 'zip']\n\
+            "resource_class = 'LARGE'\nwarm_pool = 3\njobs = true\nmax_job_ms = 5000\noutput_types = ['csv', 'zip']\n\
              max_output_files = 2\nmax_output_bytes = 7\nmax_output_characters = 40000\n\
              max_input_file_bytes = 3\nmax_input_bytes = 4",
         )
         .unwrap();
         assert_eq!(said.resource_class, ResourceClass::Large);
         assert!(said.jobs);
+        assert_eq!(said.warm_pool, 3);
         assert_eq!(said.max_job_ms, 5_000);
         assert_eq!(said.outputs.types.len(), 2);
         assert_eq!(
@@ -163,6 +170,7 @@ mod tests {
     fn what_is_not_possible_is_refused_with_its_place() {
         for (text, place) in [
             ("job = true", "job"),
+            ("warm_pool = 65", "profile.warm_pool"),
             ("resource_class = 'small'", "small"),
             ("max_job_ms = 0", "profile.max_job_ms"),
             ("output_types = ['.csv']", "profile.output_types"),

@@ -164,6 +164,11 @@ pub(super) fn profile(view: &ProfileView) -> admin::Profile {
         checks: view.checks.iter().map(check).collect(),
         checked_at_ms: view.checked_at,
         unknown_sandboxes: view.unknown.clone(),
+        warm: admin::WarmPool {
+            wanted: view.warm.wanted,
+            ready: view.warm.ready,
+            problem: view.warm.problem.clone(),
+        },
     }
 }
 

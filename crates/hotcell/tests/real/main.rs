@@ -16,6 +16,7 @@ mod pressure;
 mod refusal;
 mod restart;
 mod stub;
+mod warm;
 
 use std::{
     env,

@@ -180,6 +180,7 @@ impl Effects {
             limits::ENGINE_END_TIMEOUT_MS,
             Event::SandboxRemoved,
             |context, runtime| async move {
+                context.live.pool.forget(&lease);
                 match runtime.remove(&lease).await {
                     Ok(()) | Err(RuntimeError::NoSuchSandbox) => {}
                     result => return result,
@@ -421,7 +422,34 @@ async fn create(
         network: context.egress.pin(context, record).await?,
         agent_key: context.store.agent_key(&record.id),
     };
-    runtime.create(&spec).await
+    if claim(context, runtime, &spec).await {
+        return Ok(());
+    }
+    // Of one that could not be claimed nothing is left afterwards.
+    let created = runtime.create(&spec).await;
+    context.live.pool.forget(&record.id);
+    created
+}
+
+/// Claims the sandbox that was made ahead for this lease, if there is one. Whatever goes wrong, the
+/// lease is started cold.
+async fn claim(context: &Context, runtime: &dyn Runtime, spec: &SandboxSpec) -> bool {
+    let lease = &spec.labels.lease;
+    if !context.live.pool.is_taken(lease) {
+        return false;
+    }
+    match within(limits::WARM_CLAIM_TIMEOUT_MS, runtime.claim(spec)).await {
+        Ok(()) => {
+            context.live.pool.forget(lease);
+            context.metrics.claimed("warm");
+            true
+        }
+        Err(error) => {
+            tracing::warn!(%lease, %error, "a warm sandbox cannot be claimed; a cold one is made");
+            context.metrics.claimed("cold");
+            false
+        }
+    }
 }
 
 fn no_volumes(error: &dyn std::error::Error) -> RuntimeError {

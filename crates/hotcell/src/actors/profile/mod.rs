@@ -35,7 +35,7 @@ pub(crate) use msg::ProfileMsg;
 use super::live::lock;
 use crate::{
     config::ImageChoice,
-    handles::{ProfileState, ProfileView},
+    handles::{ProfileState, ProfileView, WarmView},
 };
 
 /// Opens the engine of a profile; tried again when it fails.
@@ -125,6 +125,7 @@ impl Profile {
             checks: status.checks,
             checked_at: status.checked_at,
             unknown: status.unknown,
+            warm: WarmView::default(),
         }
     }
 
@@ -195,7 +196,14 @@ impl Profile {
             asked,
             sandboxes: observed
                 .into_iter()
-                .map(|sandbox| (sandbox.lease, sandbox.state))
+                .map(|sandbox| {
+                    // What nobody has claimed whole is as good as not made.
+                    let state = match sandbox.unclaimed {
+                        true => ObservedState::Created,
+                        false => sandbox.state,
+                    };
+                    (sandbox.lease, state)
+                })
                 .collect(),
         })
     }

@@ -6,6 +6,9 @@
 //! | the lease has ended  | a leftover of a crash: removed        | –                               |
 //! | nothing              | left alone, and the operator is asked | –                               |
 //!
+//! What was made ahead and is unclaimed is nobody's work: without a live lease, and unless it is of this
+//! daemon's pool, it is removed whatever the store says.
+//!
 //! What the store has never heard of is never touched: the store may be older than the sandbox,
 //! restored from a backup, and then the sandbox may hold somebody's work. A store that may be older
 //! cannot be trusted about what has ended either, so nothing at all is removed until the operator
@@ -64,9 +67,17 @@ pub(crate) async fn sweep(context: &Arc<Context>, runtime: &dyn Runtime) -> Swep
     }
     let (mut unknown, mut ended) = (Vec::new(), Vec::new());
     for sandbox in &observed {
+        // Asked before the store: an id leaves the pool after it was written down there.
+        let is_of_pool = context.live.pool.knows(&sandbox.lease);
         let id = sandbox.lease.clone();
         let record = context.store.read(move |view| view.lease(&id)).await;
         match record {
+            Ok(Some(record)) if sandbox.unclaimed && record.state != LeaseState::Ended => {}
+            Ok(_) if sandbox.unclaimed => {
+                if !is_of_pool {
+                    remove_unclaimed(runtime, &sandbox.lease).await;
+                }
+            }
             Ok(Some(record)) if record.state == LeaseState::Ended => ended.push(&sandbox.lease),
             Ok(Some(_)) => {}
             Ok(None) => unknown.push(sandbox.lease.clone()),
@@ -98,6 +109,20 @@ pub(crate) async fn sweep(context: &Arc<Context>, runtime: &dyn Runtime) -> Swep
     Swept {
         warnings,
         unknown: Some(unknown),
+    }
+}
+
+/// Removes what an earlier daemon made ahead.
+async fn remove_unclaimed(runtime: &dyn Runtime, lease: &LeaseId) {
+    let limit = Duration::from_millis(limits::ENGINE_END_TIMEOUT_MS);
+    match tokio::time::timeout(limit, runtime.remove_unclaimed(lease)).await {
+        Ok(Ok(())) => tracing::info!(%lease, "removed a sandbox that nobody has claimed"),
+        Ok(Err(error)) => {
+            tracing::warn!(%lease, %error, "a sandbox that nobody has claimed cannot be removed");
+        }
+        Err(_) => {
+            tracing::warn!(%lease, "a sandbox that nobody has claimed is not removed in time")
+        }
     }
 }
 

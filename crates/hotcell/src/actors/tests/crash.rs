@@ -7,7 +7,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hotcell_core::model::LeaseState;
-use hotcell_runtime::fake::{Effect, Hook, Moment};
+use hotcell_runtime::{
+    ObservedState,
+    fake::{Effect, Hook, Moment},
+};
 use hotcell_testkit::{wait_for, wait_until};
 use tokio::sync::Notify;
 
@@ -19,10 +22,18 @@ const QUICK: LeaseLimits = LeaseLimits {
 };
 
 /// A whole life of a chat: started, idled, woken, ended.
-async fn scenario(life: &Life) {
+async fn scenario(life: &Life, warm_pool: usize) {
+    wait_for("the pool", async || {
+        let profiles = life.sandboxes.profiles().await;
+        (profiles[0].warm.ready == warm_pool).then_some(())
+    })
+    .await;
     drop(life.sandboxes.acquire(&caller("c")).await.unwrap());
     wait_until("idle", || life.state("c") == Some(LeaseState::Idle)).await;
-    wait_until("the stop", || life.fake.running() == 0).await;
+    wait_until("the stop", || {
+        life.fake.state(&life.record("c").unwrap().id) != Some(ObservedState::Running)
+    })
+    .await;
     drop(life.sandboxes.acquire(&caller("c")).await.unwrap());
     life.sandboxes.end(&caller("c")).await.unwrap();
     assert_eq!(life.state("c"), Some(LeaseState::Ended));
@@ -63,7 +74,7 @@ fn live_until_killed(host: &mut Host, survived: usize, filtered: Option<&Filtere
         life.fake.set_hook(Some(hook));
         tokio::select! {
             () = dead.notified() => true,
-            () = scenario(&life) => {
+            () = scenario(&life, host.warm_pool) => {
                 life.stop().await;
                 false
             }
@@ -95,7 +106,7 @@ async fn assert_converged(life: &Life, survived: usize) {
 
 #[test]
 fn a_kill_at_any_point_leaves_nothing_behind() {
-    let kills = kill_at_every_point(None);
+    let kills = kill_at_every_point(None, 0);
     // create, start, ready, stop, start, ready, remove: each before and after.
     assert!(kills >= 14, "only {kills} kills");
 }
@@ -103,14 +114,29 @@ fn a_kill_at_any_point_leaves_nothing_behind() {
 /// With a filter there are the site and the changes of the packet filter to be killed at, too.
 #[test]
 fn a_kill_at_any_point_leaves_no_filter_behind_and_none_open() {
-    let kills = kill_at_every_point(Some(&Filtered::new));
+    let kills = kill_at_every_point(Some(&Filtered::new), 0);
     assert!(kills >= 18, "only {kills} kills");
 }
 
-fn kill_at_every_point(filtered: Option<&dyn Fn() -> Filtered>) -> usize {
+/// With a warm pool there are also its filling, the claim and both of its steps.
+#[test]
+fn a_kill_at_any_point_leaves_no_warm_sandbox_behind() {
+    let kills = kill_at_every_point(None, 1);
+    // warm, ready, claim, attach, start, ready, stop, start, ready, remove: before and after.
+    assert!(kills >= 18, "only {kills} kills");
+}
+
+#[test]
+fn a_kill_at_any_point_leaves_no_warm_sandbox_and_no_filter_behind() {
+    let kills = kill_at_every_point(Some(&Filtered::new), 1);
+    assert!(kills >= 22, "only {kills} kills");
+}
+
+fn kill_at_every_point(filtered: Option<&dyn Fn() -> Filtered>, warm_pool: usize) -> usize {
     let mut kills = 0;
     for survived in 0.. {
         let mut host = Host::new();
+        host.warm_pool = warm_pool;
         let filtered = filtered.map(|make| make());
         if let Some(filtered) = &filtered {
             host.egress = filtered.parts();
@@ -138,6 +164,8 @@ fn kill_at_every_point(filtered: Option<&dyn Fn() -> Filtered>) -> usize {
             })
             .await;
             life.unwrap();
+            // The next daemon keeps none: what it finds is what the first one left.
+            host.warm_pool = 0;
             let life = host.boot(PATIENT).await;
             wait_until("writes", || {
                 let live = life.store.read_now(|view| view.leases()).unwrap();

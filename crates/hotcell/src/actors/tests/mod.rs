@@ -6,6 +6,7 @@ mod crash;
 mod egress;
 mod kills;
 mod lifecycle;
+mod warm;
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,6 +42,7 @@ struct Host {
     fake: Option<FakeRuntime>,
     egress: EgressParts,
     clock: Arc<dyn Clock>,
+    warm_pool: usize,
 }
 
 /// A running tree.
@@ -68,6 +70,7 @@ impl Host {
             fake: None,
             egress: EgressParts::none(),
             clock: Arc::new(SystemClock),
+            warm_pool: 0,
         }
     }
 
@@ -107,6 +110,7 @@ impl Host {
                 lease: limits,
                 scratch_bytes: 1 << 26,
                 jobs: true,
+                warm_pool: self.warm_pool,
                 ..ProfileLimits::default()
             },
             final_sweep: None,

@@ -48,14 +48,20 @@ pub(super) async fn admit(
     context: Arc<Context>,
     caller: Box<Caller>,
 ) -> Result<(LeaseRecord, Slot), AdmitError> {
+    // One that runs already, if there is any, with the id that it was made with.
+    let warm = context.live.pool.take();
     let new = NewLease {
-        id: LeaseId::from_bits(context.ids.bits()),
+        id: match &warm {
+            Some(warm) => warm.lease().clone(),
+            None => LeaseId::from_bits(context.ids.bits()),
+        },
         chat: caller.chat.clone(),
         user: caller.user.clone(),
         class: context.allowed.resource_class,
     };
     let now = context.clock.now();
     let store = context.store.clone();
+    let (is_warm, live) = (warm.is_some(), Arc::clone(&context));
     let admitted = store
         .write::<_, AdmitError, _>(move |tx| {
             if tx
@@ -69,7 +75,11 @@ pub(super) async fn admit(
                 // No error: what the store learnt about the clock is kept.
                 Err(denial) => return Ok(Err(denial)),
             };
-            let slot = context.live.admit();
+            let slot = match is_warm {
+                // It has its place.
+                true => context.live.has_room().then_some(None),
+                false => context.live.admit().map(Some),
+            };
             let slot = slot.ok_or_else(|| AdmitError::Busy(context.live.limit()))?;
             tx.audit(AuditRow {
                 at: now,
@@ -81,6 +91,22 @@ pub(super) async fn admit(
             })?;
             Ok(Ok((record, slot)))
         })
-        .await?;
-    Ok(admitted?)
+        .await;
+    let admitted = admitted.and_then(|gated| gated.map_err(AdmitError::from));
+    match admitted {
+        Ok((record, slot)) => {
+            // It is one of the two, by construction.
+            let slot = slot.or_else(|| warm?.admitted());
+            Ok((record, slot.unwrap_or_else(|| live.live.force_slot())))
+        }
+        Err(error) => {
+            // A store that fails may have written the id down all the same: that one is given up.
+            if !matches!(error, AdmitError::Store(_))
+                && let Some(warm) = warm
+            {
+                warm.put_back();
+            }
+            Err(error)
+        }
+    }
 }
