@@ -227,6 +227,7 @@ mod tests {
             fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             path
         };
+        closed("", 0o700);
         closed("a", 0o700);
         let leaf = closed("a/b", 0o700);
         let shared = closed("a/c", 0o750);

@@ -347,10 +347,16 @@ async fn the_metrics_show_what_happens_and_name_nobody_to_strangers() {
         );
         String::from_utf8(answer.body.to_vec()).unwrap()
     };
-    let text = wait_for("the call to be counted", async || {
+    let text = wait_for("the call and its lease to be counted", async || {
         let text = scrape(daemon.anonymous()).await;
-        text.contains("hotcell_calls_total{outcome=\"ok\"} 1")
-            .then_some(text)
+        // A call does not wait until it is written down that its sandbox runs.
+        [
+            "hotcell_calls_total{outcome=\"ok\"} 1",
+            "hotcell_leases{state=\"running\"} 1",
+        ]
+        .iter()
+        .all(|line| text.contains(line))
+        .then_some(text)
     })
     .await;
     for line in [
