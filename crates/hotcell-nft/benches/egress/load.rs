@@ -16,7 +16,7 @@ pub(crate) const SOCKETS: usize = 4;
 /// Questions under way on each.
 pub(crate) const WINDOW: usize = 16;
 /// An answer that has not come by then is lost.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 /// How often the steady client sends what is due.
 const TICK: Duration = Duration::from_micros(500);
 const IDENTIFIERS: usize = 65_536;
