@@ -1,9 +1,6 @@
 //! The filter of one sandbox, without sockets: what to do with a question, and with its answer.
 
-use std::{
-    collections::{HashMap, HashSet},
-    net::IpAddr,
-};
+use std::{collections::HashSet, net::IpAddr};
 
 use hotcell_policy::{
     Action, AddressPlan, DomainName, FilterMode, NameError, Opening, Policy, RuleIndex,
@@ -268,7 +265,7 @@ impl SandboxFilter {
             if !record
                 .owner
                 .as_ref()
-                .is_some_and(|owner| chain.contains(owner))
+                .is_some_and(|owner| chain.contains(&owner))
             {
                 continue;
             }
@@ -298,19 +295,21 @@ impl SandboxFilter {
     }
 }
 
-/// The question's name and every name that it is an alias of, following one alias a name.
-fn chain_from(name: &DomainName, records: &[AnswerRecord]) -> HashSet<DomainName> {
-    let mut aliases: HashMap<&DomainName, &DomainName> = HashMap::new();
-    for record in records {
-        if let (Some(owner), AnswerData::Alias(target)) = (&record.owner, &record.data) {
-            aliases.entry(owner).or_insert(target);
-        }
-    }
-    let mut chain = HashSet::from([name.clone()]);
+/// The question's name and every name that it is an alias of, following the first alias of each name. Few:
+/// looking through them costs less than hashing them would.
+fn chain_from<'a>(name: &'a DomainName, records: &'a [AnswerRecord]) -> Vec<&'a DomainName> {
+    let mut chain = vec![name];
     let mut at = name;
     for _ in 0..MAX_ALIAS_CHAIN {
-        match aliases.get(at) {
-            Some(next) if chain.insert((*next).clone()) => at = *next,
+        let next = records.iter().find_map(|record| match &record.data {
+            AnswerData::Alias(target) if record.owner.as_ref() == Some(at) => Some(target),
+            _ => None,
+        });
+        match next {
+            Some(next) if !chain.contains(&next) => {
+                chain.push(next);
+                at = next;
+            }
             _ => break,
         }
     }

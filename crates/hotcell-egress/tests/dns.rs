@@ -214,7 +214,7 @@ struct Sandbox {
     ledger: Arc<Ledger>,
     events: Arc<Events>,
     filter: DnsFilter,
-    _server: Server<hotcell_egress::dns::Handler>,
+    _server: hotcell_egress::dns::DnsServer,
 }
 
 async fn sockets() -> (UdpSocket, TcpListener, SocketAddr) {

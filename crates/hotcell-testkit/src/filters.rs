@@ -14,7 +14,7 @@ use std::{
 };
 
 use hotcell_egress::{
-    dns::{DnsFilter, DnsParts, EventSink, FilterEvent, Handler, serve, upstream::Resolvers},
+    dns::{DnsFilter, DnsParts, DnsServer, EventSink, FilterEvent, serve, upstream::Resolvers},
     filter::{FilterSettings, SandboxFilter},
     firewall::Firewall,
     layout::{self, LeaseFilter, LeaseRules, Link, Scope, learned_set},
@@ -56,7 +56,7 @@ pub struct Filter {
     pub events: Arc<Events>,
     /// Its names.
     pub dns: DnsFilter,
-    _server: hickory_server::Server<Handler>,
+    _server: DnsServer,
 }
 
 /// Decisions, in order.

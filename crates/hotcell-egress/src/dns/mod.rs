@@ -11,6 +11,7 @@
 //! The order of the last two is the point: an address that the client can see is open in the kernel
 //! before it sees it, from the cache, too. When the packet filter fails, the answer is SERVFAIL.
 
+mod datagrams;
 mod reply;
 mod server;
 pub mod upstream;
@@ -41,7 +42,7 @@ use crate::{
     ruleset::ObjectName,
 };
 pub use reply::{Extended, Reply};
-pub use server::{Handler, serve};
+pub use server::{DnsServer, Handler, serve};
 use upstream::Upstream;
 
 /// Something that the filter of a sandbox did.

@@ -1,7 +1,7 @@
 //! What is answered.
 
 use hickory_proto::{
-    op::{Edns, ResponseCode},
+    op::{Edns, Metadata, ResponseCode},
     rr::{
         RData, Record,
         rdata::{HTTPS, SVCB, opt::EdnsOption, svcb::SvcParamKey},
@@ -72,6 +72,15 @@ impl Reply {
             extended: Some(UNREACHABLE),
             ..Self::of(ResponseCode::ServFail)
         }
+    }
+
+    /// The header of the message.
+    pub(crate) fn metadata(&self, asked: &Metadata) -> Metadata {
+        let mut metadata = Metadata::response_from_request(asked);
+        metadata.response_code = self.code;
+        metadata.recursion_available = true;
+        metadata.authoritative = false;
+        metadata
     }
 
     /// The extension part of the message, for a client that sent one.

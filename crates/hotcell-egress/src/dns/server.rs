@@ -1,9 +1,10 @@
-//! The sockets: hickory's server, and what turns its requests into questions.
+//! The sockets: our own reader of datagrams, hickory's server for TCP, and what turns their requests into
+//! questions.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use hickory_net::runtime::Time;
+use hickory_net::{NetError, runtime::Time};
 use hickory_proto::{
     op::{Header, HeaderCounts, MessageType, Metadata, OpCode, ResponseCode},
     rr::DNSClass,
@@ -14,26 +15,53 @@ use hickory_server::{
     zone_handler::MessageResponseBuilder,
 };
 use hotcell_types::limits::{DNS_TCP_IDLE_MS, MAX_DNS_TCP_ANSWERS};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::{
+    net::{TcpListener, UdpSocket},
+    task::JoinSet,
+};
 use tracing::debug;
 
-use super::{DnsFilter, reply::Reply};
+use super::{DnsFilter, datagrams, reply::Reply};
 
-/// Answers on these sockets until the server is dropped or told to stop.
+/// Answers on these sockets until the server is dropped.
 #[must_use]
-pub fn serve(filter: DnsFilter, udp: UdpSocket, tcp: TcpListener) -> Server<Handler> {
-    let mut server = Server::new(Handler(filter));
-    server.register_socket(udp);
+pub fn serve(filter: DnsFilter, udp: UdpSocket, tcp: TcpListener) -> DnsServer {
+    let mut streams = Server::new(Handler(filter.clone()));
     let idle = Duration::from_millis(DNS_TCP_IDLE_MS);
-    server.register_listener(tcp, idle, MAX_DNS_TCP_ANSWERS);
-    server
+    streams.register_listener(tcp, idle, MAX_DNS_TCP_ANSWERS);
+    let mut datagrams = JoinSet::new();
+    datagrams.spawn(datagrams::serve(udp, Arc::new(Handler(filter))));
+    DnsServer { streams, datagrams }
+}
+
+/// Answers while it lives.
+pub struct DnsServer {
+    streams: Server<Handler>,
+    datagrams: JoinSet<NetError>,
+}
+
+impl DnsServer {
+    /// Waits for the end of either side, which nothing but a failure brings about.
+    ///
+    /// # Errors
+    /// With that failure.
+    pub async fn block_until_done(&mut self) -> Result<(), NetError> {
+        tokio::select! {
+            ended = self.streams.block_until_done() => ended,
+            ended = self.datagrams.join_next() => match ended {
+                Some(Ok(error)) => Err(error),
+                Some(Err(error)) => Err(NetError::from(format!("the reader of datagrams: {error}"))),
+                None => Ok(()),
+            },
+        }
+    }
 }
 
 /// Turns requests into questions.
 pub struct Handler(DnsFilter);
 
 impl Handler {
-    async fn reply(&self, request: &Request) -> Reply {
+    pub(super) async fn reply(&self, request: &Request) -> Reply {
         if request.metadata.op_code != OpCode::Query {
             return Reply::of(ResponseCode::NotImp);
         }
@@ -57,10 +85,7 @@ impl RequestHandler for Handler {
         mut response_handle: R,
     ) -> ResponseInfo {
         let reply = self.reply(request).await;
-        let mut metadata = Metadata::response_from_request(&request.metadata);
-        metadata.response_code = reply.code;
-        metadata.recursion_available = true;
-        metadata.authoritative = false;
+        let metadata = reply.metadata(&request.metadata);
         let edns = request.edns.as_ref().map(|asked| reply.edns(asked));
         let mut builder = MessageResponseBuilder::from_message_request(request);
         if let Some(edns) = &edns {

@@ -172,6 +172,11 @@ impl Upstream for Resolvers {
         kind: RecordType,
     ) -> Result<UpstreamAnswer, UpstreamError> {
         name.set_fqdn(true);
+        // Nobody to put before it or to ask beside it.
+        if let [server] = self.servers.as_slice() {
+            let answer = server.lookup(name, kind).await;
+            return answer.map_err(|error| UpstreamError::Failed(Box::new(error)));
+        }
         let mut waiting = self.in_order();
         let mut asked = FuturesUnordered::new();
         let mut last = NetError::NoConnections;

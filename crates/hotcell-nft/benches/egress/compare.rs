@@ -124,6 +124,11 @@ fn report(subjects: &[Subject], missing: &[(&str, String)], offered: f64) {
             Target::None
         };
         let name = format!("dns.p99_ratio_{peer}");
+        if own.max(other) >= load::PATIENCE.as_micros() as f64 {
+            let why = "the machine was too busy: a hundredth of the questions or more was lost";
+            not_measured(&name, "ratio", target, why);
+            continue;
+        }
         row(&name, own / other, "ratio", target, &note);
     }
 }

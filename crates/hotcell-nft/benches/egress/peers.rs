@@ -97,7 +97,7 @@ pub(crate) fn dnsmasq(files: &Files) -> Result<Resolver, String> {
     let program = program("dnsmasq")?;
     let rules = files.write(
         "dnsmasq.nft",
-        "table inet peer { set learned { type ipv4_addr; flags timeout; timeout 1h; } }\n",
+        "add table inet peer\nadd set inet peer learned { type ipv4_addr; flags timeout; timeout 1h; }\n",
     );
     let made = Command::new("nft").arg("-f").arg(rules).status();
     if !made.is_ok_and(|status| status.success()) {
