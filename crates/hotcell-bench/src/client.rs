@@ -149,7 +149,10 @@ impl Operator {
             .method(method)
             .uri(target)
             .header("Authorization", format!("Bearer {}", self.token))
-            .body(Full::from(body.to_string()))?;
+            .body(match body {
+                Value::Null => Full::default(),
+                body => Full::from(body.to_string()),
+            })?;
         self.connection.call(request).await
     }
 }
