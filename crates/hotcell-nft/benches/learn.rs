@@ -11,7 +11,7 @@ use std::{net::Ipv4Addr, process::Command, time::Instant};
 
 use hotcell_egress::{
     firewall::{Firewall, OpenAddress},
-    layout::{self, LeaseFilter, Link, Scope, learned_set},
+    layout::{self, LeaseFilter, Link, Reach, Scope, learned_set},
     ruleset::Family,
 };
 use hotcell_nft::NftFirewall;
@@ -51,7 +51,7 @@ fn main() {
         blocked: &[],
         log: None,
     };
-    lease.rules().join(&mut ruleset, true);
+    lease.rules().join(&mut ruleset, Reach::Outside);
     runtime.block_on(firewall.replace(&ruleset, &[])).unwrap();
     let set = learned_set("bench", Family::V4);
 

@@ -17,7 +17,7 @@ use hotcell_egress::{
     dns::{DnsFilter, DnsParts, EventSink, FilterEvent, Handler, serve, upstream::Resolvers},
     filter::{FilterSettings, SandboxFilter},
     firewall::Firewall,
-    layout::{self, LeaseFilter, LeaseRules, Link, Scope, learned_set},
+    layout::{self, LeaseFilter, LeaseRules, Link, Reach, Scope, learned_set},
     ruleset::{Family, LogGroup, ObjectName, Ruleset},
     way_out,
 };
@@ -183,7 +183,7 @@ impl Guard {
         let mut model = self.model(policy);
         let rules = rules(lease, site, &model);
         let mut meant = base(site);
-        rules.join(&mut meant, true);
+        rules.join(&mut meant, Reach::Outside);
         let differences = self.firewall.differences(&meant).await.unwrap();
         assert!(differences.is_empty(), "{differences:?}");
         let report = self.firewall.report(&table()).await.unwrap().unwrap();
