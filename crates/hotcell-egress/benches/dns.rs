@@ -27,7 +27,7 @@ use hotcell_egress::{
     fake::{FakeFirewall, FakeHost, FakeUpstream},
     filter::{FilterSettings, SandboxFilter},
     firewall::Firewall,
-    host::Space,
+    host::Host,
     layout::{self, LeaseFilter, Link, Scope, learned_set},
     ruleset::{Family, ObjectName},
 };
@@ -62,6 +62,8 @@ fn policy() -> Policy {
 }
 
 async fn filter(firewall: &FakeFirewall, upstream: Arc<dyn Upstream>, number: usize) -> DnsFilter {
+    let space = FakeHost::default().space(None).await;
+    let space = space.unwrap();
     let model = SandboxFilter::new(
         Some(policy()),
         &Surroundings::default(),
@@ -88,7 +90,7 @@ async fn filter(firewall: &FakeFirewall, upstream: Arc<dyn Upstream>, number: us
         table: table(),
         learned_sets: [Family::V4, Family::V6].map(|family| (family, learned_set(&short, family))),
         upstream,
-        connections: FakeHost::default().connections(&[]),
+        connections: space.connections(&[]),
         events: Arc::new(Nobody),
         rate_per_second: u32::MAX,
     })

@@ -268,7 +268,7 @@ fn serve(mut tables: Tables, mut requests: mpsc::Receiver<Request>) {
                 });
             }
             #[cfg(test)]
-            Request::Panic(_) => panic!("told to"),
+            Request::Panic(_reply) => panic!("told to"),
             Request::List(prefix, reply) => {
                 answer(&mut tables, reply, |tables| tables.list(&prefix));
             }

@@ -168,7 +168,22 @@ impl Guard {
     /// # Panics
     /// When the kernel does not take it.
     pub async fn admit(&self, lease: &LeaseId, site: &FilterSite, policy: Policy) -> Filter {
-        let model = self.model(policy);
+        self.admit_with(lease, site, policy, FilterSettings::default())
+            .await
+    }
+
+    /// The same with other settings.
+    ///
+    /// # Panics
+    /// When the kernel does not take it.
+    pub async fn admit_with(
+        &self,
+        lease: &LeaseId,
+        site: &FilterSite,
+        policy: Policy,
+        settings: FilterSettings,
+    ) -> Filter {
+        let model = SandboxFilter::new(Some(policy), &self.around, settings);
         let rules = rules(lease, site, &model);
         self.conntrack.forget(site.v4.sandbox.into()).await.unwrap();
         self.firewall.add_lease(&table(), &rules).await.unwrap();

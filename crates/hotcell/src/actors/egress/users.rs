@@ -76,10 +76,11 @@ impl Space {
         let rules = member.rules.clone();
         let changed = self.firewall.connect(self.table(), &rules, reach).await;
         // Closing that failed is made up for by the guard; opening that failed is tried again.
-        if changed.is_err() && reach == Reach::Outside {
-            if let Some(member) = state.members.get_mut(lease) {
-                member.reach = before;
-            }
+        if changed.is_err()
+            && reach == Reach::Outside
+            && let Some(member) = state.members.get_mut(lease)
+        {
+            member.reach = before;
         }
         changed
     }
