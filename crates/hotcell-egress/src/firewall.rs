@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use async_trait::async_trait;
 
 use crate::{
-    layout::LeaseRules,
+    layout::{LeaseRules, Reach},
     report::{Difference, TableReport},
     ruleset::{ObjectName, Ruleset},
 };
@@ -69,12 +69,12 @@ pub trait Firewall: Send + Sync {
         table: &ObjectName,
         lease: &LeaseRules,
     ) -> Result<(), FirewallError>;
-    /// Points a lease's interface at `drop`, or back at its chains.
+    /// Points a lease's interface at its chains as far as `reach`, and at `drop` beyond.
     async fn connect(
         &self,
         table: &ObjectName,
         lease: &LeaseRules,
-        connected: bool,
+        reach: Reach,
     ) -> Result<(), FirewallError>;
     /// Opens addresses, or renews them: afterwards each has its full time.
     async fn open(
@@ -88,6 +88,8 @@ pub trait Firewall: Send + Sync {
         table: &ObjectName,
         addresses: &[(ObjectName, IpAddr)],
     ) -> Result<(), FirewallError>;
+    /// The tables whose names begin with this, sorted.
+    async fn tables(&self, prefix: &str) -> Result<Vec<ObjectName>, FirewallError>;
     /// What is there; `None` when the table is not.
     async fn report(&self, table: &ObjectName) -> Result<Option<TableReport>, FirewallError>;
     /// How what is there differs from this.

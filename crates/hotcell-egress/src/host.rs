@@ -72,6 +72,10 @@ pub trait Space: Send + Sync {
     /// The packet filter.
     fn firewall(&self) -> Arc<dyn Firewall>;
 
+    /// Returns when nobody speaks with the kernel for this any more, as after a fault. Rules stay as
+    /// they are, and every change fails; another space of the same namespace has to take over.
+    async fn ended(&self);
+
     /// Starts to listen for changes that others make.
     async fn watch(&self) -> Result<Box<dyn Changes>, HostError>;
 
@@ -102,4 +106,8 @@ pub trait Host: Send + Sync + 'static {
 
     /// Every address of the host: what no sandbox may reach.
     async fn addresses(&self) -> Result<Vec<IpAddr>, HostError>;
+
+    /// The host's chains, in words, that drop what is forwarded unless a rule lets it pass, and have
+    /// no rule about interfaces whose names begin like this.
+    async fn forward_drops(&self, interfaces: &str) -> Result<Vec<String>, HostError>;
 }

@@ -26,7 +26,8 @@
 //! ```
 //! ICMP echo is dropped like every protocol that is neither TCP nor UDP; ICMP errors that belong to a
 //! connection pass towards the sandbox as *related*. A sandbox is cut off by pointing its interface at
-//! `drop` in all three maps: established connections end with it.
+//! `drop` in all three maps: established connections end with it. Where only the way behind the gateway
+//! is in doubt, it is cut off in the first two, and its agent goes on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -438,33 +439,47 @@ impl LeaseFilter<'_> {
     }
 }
 
+/// How far packets of a lease's interface come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// As its chains say.
+    Outside,
+    /// To the gateway as its chain says, and no further: its agent answers, names are answered.
+    Gateway,
+    /// Nowhere.
+    Nothing,
+}
+
 impl LeaseRules {
-    /// Where packets of the lease's interface go: into its chains, or nowhere when it is cut off.
+    /// Where packets of the lease's interface go: into its chains as far as `reach`, beyond that
+    /// nowhere.
     #[must_use]
-    pub fn map_elements(&self, connected: bool) -> [(ObjectName, Element); 3] {
-        let towards = |chain: Option<ObjectName>| {
+    pub fn map_elements(&self, reach: Reach) -> [(ObjectName, Element); 3] {
+        let towards = |chain: Option<ObjectName>, is_open: bool| {
             let verdict = match chain {
-                Some(chain) if connected => Verdict::Jump(chain),
+                Some(chain) if is_open => Verdict::Jump(chain),
                 _ => Verdict::Drop,
             };
             Element::Interface(self.interface.clone(), verdict)
         };
         let chain = |place: usize| self.chains.get(place).map(|chain| chain.name.clone());
+        let outside = reach == Reach::Outside;
+        let gateway = reach != Reach::Nothing;
         [
-            (ObjectName::fixed(FORWARD_MAP), towards(chain(0))),
+            (ObjectName::fixed(FORWARD_MAP), towards(chain(0), outside)),
             (
                 ObjectName::fixed(REPLY_MAP),
-                towards(Some(ObjectName::fixed(REPLIES))),
+                towards(Some(ObjectName::fixed(REPLIES)), outside),
             ),
-            (ObjectName::fixed(INPUT_MAP), towards(chain(1))),
+            (ObjectName::fixed(INPUT_MAP), towards(chain(1), gateway)),
         ]
     }
 
     /// Puts the lease's objects into a table.
-    pub fn join(&self, ruleset: &mut Ruleset, connected: bool) {
+    pub fn join(&self, ruleset: &mut Ruleset, reach: Reach) {
         ruleset.sets.extend(self.sets.iter().cloned());
         ruleset.chains.extend(self.chains.iter().cloned());
-        for (map, element) in self.map_elements(connected) {
+        for (map, element) in self.map_elements(reach) {
             if let Some(set) = ruleset.set_mut(&map) {
                 set.elements.push(element);
             }

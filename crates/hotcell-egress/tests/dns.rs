@@ -37,7 +37,7 @@ use hotcell_egress::{
     },
     filter::{Denial, FilterSettings, SandboxFilter},
     firewall::{Firewall, FirewallError, OpenAddress},
-    layout::{LeaseRules, learned_set},
+    layout::{LeaseRules, Reach, learned_set},
     report::{Difference, TableReport},
     ruleset::{Family, ObjectName, Ruleset},
 };
@@ -174,7 +174,10 @@ impl Firewall for Ledger {
     async fn remove_lease(&self, _: &ObjectName, _: &LeaseRules) -> Result<(), FirewallError> {
         Err(FirewallError::Gone)
     }
-    async fn connect(&self, _: &ObjectName, _: &LeaseRules, _: bool) -> Result<(), FirewallError> {
+    async fn connect(&self, _: &ObjectName, _: &LeaseRules, _: Reach) -> Result<(), FirewallError> {
+        Err(FirewallError::Gone)
+    }
+    async fn tables(&self, _: &str) -> Result<Vec<ObjectName>, FirewallError> {
         Err(FirewallError::Gone)
     }
     async fn report(&self, _: &ObjectName) -> Result<Option<TableReport>, FirewallError> {

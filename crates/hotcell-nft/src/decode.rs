@@ -18,6 +18,7 @@ use nftnl::nftnl_sys::{self as sys, libc};
 use crate::{
     encode::{VERDICT_DATA, base_of, key_type, set_flags},
     expression::rule_object,
+    message::find,
     netlink::Message,
     object::{self, allocated},
 };
@@ -103,6 +104,16 @@ fn rendering(rule: &object::Rule) -> String {
 }
 
 /// Table, name and what else is known of a chain.
+/// The name of a table of our family.
+pub(crate) fn table(message: Message<'_>) -> Option<String> {
+    /// `NFTA_TABLE_NAME` of the kernel's nf_tables.h.
+    const NAME: u16 = 1;
+    let is_ours = i32::from(message.family()) == libc::NFPROTO_INET;
+    let name = find(message.attributes(), NAME).filter(|_| is_ours)?;
+    let name = std::str::from_utf8(name).ok()?;
+    Some(name.trim_end_matches('\0').to_owned())
+}
+
 pub(crate) fn chain(message: Message<'_>) -> Option<(String, String, ChainReport)> {
     let chain = object::Chain::new();
     let pointer = chain.as_ptr();

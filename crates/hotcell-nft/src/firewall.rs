@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use hotcell_egress::{
     firewall::{Firewall, FirewallError, OpenAddress},
-    layout::LeaseRules,
+    layout::{LeaseRules, Reach},
     report::{Difference, TableReport},
     ruleset::{ObjectName, Ruleset},
 };
@@ -28,11 +28,14 @@ enum Request {
     Remove(ObjectName, Reply<()>),
     AddLease(ObjectName, Box<LeaseRules>, Reply<()>),
     RemoveLease(ObjectName, Box<LeaseRules>, Reply<()>),
-    Connect(ObjectName, Box<LeaseRules>, bool, Reply<()>),
+    Connect(ObjectName, Box<LeaseRules>, Reach, Reply<()>),
     Open(Opening),
     Close(ObjectName, Vec<(ObjectName, IpAddr)>, Reply<()>),
+    List(String, Reply<Vec<ObjectName>>),
     Report(ObjectName, Reply<Option<TableReport>>),
     Differences(Box<Ruleset>, Reply<Vec<Difference>>),
+    #[cfg(test)]
+    Panic(Reply<()>),
 }
 
 struct Opening {
@@ -134,6 +137,11 @@ impl NftFirewall {
         self.port
     }
 
+    /// Returns when the thread has ended. Every request fails from then on.
+    pub async fn ended(&self) {
+        self.requests.closed().await;
+    }
+
     async fn request<T>(&self, make: impl FnOnce(Reply<T>) -> Request) -> Result<T, FirewallError> {
         let (reply, answer) = oneshot::channel();
         let gone = |_| FirewallError::Gone;
@@ -178,10 +186,10 @@ impl Firewall for NftFirewall {
         &self,
         table: &ObjectName,
         lease: &LeaseRules,
-        connected: bool,
+        reach: Reach,
     ) -> Result<(), FirewallError> {
         let (table, lease) = (table.clone(), Box::new(lease.clone()));
-        self.request(|reply| Request::Connect(table, lease, connected, reply))
+        self.request(|reply| Request::Connect(table, lease, reach, reply))
             .await
     }
 
@@ -209,6 +217,11 @@ impl Firewall for NftFirewall {
         let (table, addresses) = (table.clone(), addresses.to_vec());
         self.request(|reply| Request::Close(table, addresses, reply))
             .await
+    }
+
+    async fn tables(&self, prefix: &str) -> Result<Vec<ObjectName>, FirewallError> {
+        let prefix = prefix.to_owned();
+        self.request(|reply| Request::List(prefix, reply)).await
     }
 
     async fn report(&self, table: &ObjectName) -> Result<Option<TableReport>, FirewallError> {
@@ -244,15 +257,20 @@ fn serve(mut tables: Tables, mut requests: mpsc::Receiver<Request>) {
                     tables.remove_lease(&table, &lease)
                 });
             }
-            Request::Connect(table, lease, connected, reply) => {
+            Request::Connect(table, lease, reach, reply) => {
                 answer(&mut tables, reply, |tables| {
-                    tables.connect(&table, &lease, connected)
+                    tables.connect(&table, &lease, reach)
                 });
             }
             Request::Close(table, addresses, reply) => {
                 answer(&mut tables, reply, |tables| {
                     tables.close_addresses(&table, &addresses)
                 });
+            }
+            #[cfg(test)]
+            Request::Panic(_reply) => panic!("told to"),
+            Request::List(prefix, reply) => {
+                answer(&mut tables, reply, |tables| tables.list(&prefix));
             }
             Request::Report(table, reply) => {
                 answer(&mut tables, reply, |tables| tables.report(&table));
@@ -328,5 +346,39 @@ fn reopen(tables: &mut Tables) {
     match Tables::open() {
         Ok(fresh) => *tables = fresh,
         Err(error) => warn!(%error, "cannot open the packet filter's socket again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_panics_is_told_and_another_takes_over() {
+        let firewall = NftFirewall::open(None).unwrap();
+        let found = firewall.tables("no_such_table_").await.unwrap();
+        assert_eq!(found, []);
+        assert!(
+            futures_now(firewall.ended()).await.is_none(),
+            "it has not ended"
+        );
+        let answer = firewall.request(Request::Panic).await;
+        assert!(matches!(answer, Err(FirewallError::Gone)), "{answer:?}");
+        firewall.ended().await;
+        let after = firewall.tables("no_such_table_").await;
+        assert!(matches!(after, Err(FirewallError::Gone)), "{after:?}");
+
+        let again = NftFirewall::open(None).unwrap();
+        assert_ne!(again.port(), 0);
+        assert_eq!(again.tables("no_such_table_").await.unwrap(), []);
+    }
+
+    /// What is there at once, if anything is.
+    async fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = future => Some(done),
+            () = std::future::ready(()) => None,
+        }
     }
 }

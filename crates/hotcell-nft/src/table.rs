@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use hotcell_egress::{
     firewall::{FirewallError, OpenAddress},
-    layout::LeaseRules,
+    layout::{LeaseRules, Reach},
     report::{Difference, TableReport},
     ruleset::{Element, InterfaceName, ObjectName, Ruleset},
 };
@@ -99,11 +99,11 @@ impl Tables {
         for chain in &lease.chains {
             batch.add_rules(table, chain);
         }
-        for (map, element) in lease.map_elements(true) {
+        for (map, element) in lease.map_elements(Reach::Outside) {
             batch.add_verdict(table, &map, &element);
         }
         self.commit("add a lease", batch)?;
-        self.confirm_lease(table, lease, true)
+        self.confirm_lease(table, lease, Reach::Outside)
     }
 
     /// Compares only what is the lease's.
@@ -111,14 +111,14 @@ impl Tables {
         &mut self,
         table: &ObjectName,
         lease: &LeaseRules,
-        connected: bool,
+        reach: Reach,
     ) -> Result<(), FirewallError> {
         let mut meant = Ruleset {
             table: table.clone(),
             sets: Vec::new(),
             chains: Vec::new(),
         };
-        lease.join(&mut meant, connected);
+        lease.join(&mut meant, reach);
         let meant = decode::expected(&meant);
         let mut there = TableReport::default();
         let listed = self.sets(table)?;
@@ -143,16 +143,16 @@ impl Tables {
         if let Some(difference) = meant.differences(Some(&there)).first() {
             return Err(FirewallError::NotThere(difference.to_string()));
         }
-        self.confirm_maps(table, lease, connected)
+        self.confirm_maps(table, lease, reach)
     }
 
     fn confirm_maps(
         &mut self,
         table: &ObjectName,
         lease: &LeaseRules,
-        connected: bool,
+        reach: Reach,
     ) -> Result<(), FirewallError> {
-        for (map, element) in lease.map_elements(connected) {
+        for (map, element) in lease.map_elements(reach) {
             let found = self.verdicts(table, &map)?;
             if !found.contains(&element) {
                 let difference = Difference::ElementMissing(map.to_string(), element);
@@ -171,7 +171,7 @@ impl Tables {
         let sets = self.sets(table)?;
         let mut batch = self.netlink.batch();
         let mut empty = true;
-        for (map, _) in lease.map_elements(true) {
+        for (map, _) in lease.map_elements(Reach::Outside) {
             if self.has_interface(table, &map, &lease.interface)? {
                 batch.delete_verdict(table, &map, &lease.interface);
                 empty = false;
@@ -206,22 +206,21 @@ impl Tables {
         &mut self,
         table: &ObjectName,
         lease: &LeaseRules,
-        connected: bool,
+        reach: Reach,
     ) -> Result<(), FirewallError> {
         let mut batch = self.netlink.batch();
-        for (map, element) in lease.map_elements(connected) {
+        for (map, element) in lease.map_elements(reach) {
             if self.has_interface(table, &map, &lease.interface)? {
                 batch.delete_verdict(table, &map, &lease.interface);
             }
             batch.add_verdict(table, &map, &element);
         }
-        let doing = if connected {
-            "connect a lease"
-        } else {
-            "cut a lease off"
+        let doing = match reach {
+            Reach::Outside => "connect a lease",
+            Reach::Gateway | Reach::Nothing => "cut a lease off",
         };
         self.commit(doing, batch)?;
-        self.confirm_maps(table, lease, connected)
+        self.confirm_maps(table, lease, reach)
     }
 
     fn has_interface(
@@ -289,6 +288,28 @@ impl Tables {
     }
 
     /// What is there; `None` when the table is not.
+    /// The tables of our family whose names begin with this. Names that cannot be ours are left out.
+    pub(crate) fn list(&mut self, prefix: &str) -> Result<Vec<ObjectName>, FirewallError> {
+        let mut found: Vec<ObjectName> = Vec::new();
+        self.netlink.dump(
+            "list tables",
+            libc::NFT_MSG_GETTABLE,
+            |_| {},
+            &mut found,
+            Vec::clear,
+            |found, message| {
+                if let Some(name) = decode::table(message)
+                    && name.starts_with(prefix)
+                    && let Ok(name) = name.parse()
+                {
+                    found.push(name);
+                }
+            },
+        )?;
+        found.sort_unstable();
+        Ok(found)
+    }
+
     pub(crate) fn report(
         &mut self,
         table: &ObjectName,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{Namespace, base, lease, logging_lease, name, plan, policy, table};
 use hotcell_egress::{
     firewall::{Firewall, FirewallError, OpenAddress},
-    layout::{self, Scope, learned_set},
+    layout::{self, Reach, Scope, learned_set},
     report::Difference,
     ruleset::{Family, LogGroup},
     way_out,
@@ -42,7 +42,7 @@ async fn nft_reads_what_we_wrote() {
     firewall.replace(&ruleset, &[]).await.unwrap();
     let lease = lease(1, &plan, true, &["192.0.2.53".parse().unwrap()]);
     firewall.add_lease(&table(), &lease).await.unwrap();
-    lease.join(&mut ruleset, true);
+    lease.join(&mut ruleset, Reach::Outside);
     assert_eq!(firewall.differences(&ruleset).await.unwrap(), []);
 
     let seen = space.nft("list ruleset");
@@ -224,7 +224,7 @@ async fn logging_and_the_host_scope_are_read_back() {
             &policy(default, &["deny 203.0.113.0/24"]),
             &Surroundings::default(),
         );
-        logging_lease(n, &plan, true, &[], Some(log)).join(&mut ruleset, true);
+        logging_lease(n, &plan, true, &[], Some(log)).join(&mut ruleset, Reach::Outside);
     }
     firewall.replace(&ruleset, &[]).await.unwrap();
     assert_eq!(firewall.differences(&ruleset).await.unwrap(), []);
@@ -266,7 +266,7 @@ async fn thousands_of_rules_are_one_change() {
     let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
     let plan = plan(&policy("deny", &rules), &Surroundings::default());
     let mut ruleset = base();
-    lease(1, &plan, true, &[]).join(&mut ruleset, true);
+    lease(1, &plan, true, &[]).join(&mut ruleset, Reach::Outside);
     firewall.replace(&ruleset, &[]).await.unwrap();
     assert_eq!(firewall.differences(&ruleset).await.unwrap(), []);
     let report = firewall.report(&table()).await.unwrap().unwrap();
@@ -315,20 +315,26 @@ async fn leases_come_and_go() {
     firewall.replace(&meant, &[]).await.unwrap();
     firewall.add_lease(&table(), &one).await.unwrap();
     firewall.add_lease(&table(), &two).await.unwrap();
-    firewall.connect(&table(), &two, false).await.unwrap();
-    one.join(&mut meant, true);
-    two.join(&mut meant, false);
+    firewall
+        .connect(&table(), &two, Reach::Nothing)
+        .await
+        .unwrap();
+    one.join(&mut meant, Reach::Outside);
+    two.join(&mut meant, Reach::Nothing);
     assert_eq!(firewall.differences(&meant).await.unwrap(), []);
     assert!(
         space
             .nft("list map inet hotcell lease_forward")
             .contains("\"sb2\" : drop")
     );
-    firewall.connect(&table(), &two, true).await.unwrap();
+    firewall
+        .connect(&table(), &two, Reach::Outside)
+        .await
+        .unwrap();
     firewall.remove_lease(&table(), &one).await.unwrap();
     firewall.remove_lease(&table(), &one).await.unwrap();
     let mut meant = base();
-    two.join(&mut meant, true);
+    two.join(&mut meant, Reach::Outside);
     assert_eq!(firewall.differences(&meant).await.unwrap(), []);
     firewall.remove(&table()).await.unwrap();
     assert_eq!(firewall.report(&table()).await.unwrap(), None);
@@ -346,7 +352,7 @@ async fn a_restored_table_has_its_learned_addresses() {
     let firewall = NftFirewall::open(Some(space.fd())).unwrap();
     let plan = plan(&policy("deny", &[]), &Surroundings::default());
     let mut meant = base();
-    lease(1, &plan, true, &[]).join(&mut meant, true);
+    lease(1, &plan, true, &[]).join(&mut meant, Reach::Outside);
     let learned = [
         open("l_lease1_learned4", "203.0.113.1", 60_000),
         open("l_lease1_learned6", "2001:db8::1", 60_000),
@@ -371,7 +377,7 @@ async fn every_foreign_change_is_a_difference() {
         &Surroundings::default(),
     );
     let mut meant = base();
-    lease(1, &plan, false, &[]).join(&mut meant, true);
+    lease(1, &plan, false, &[]).join(&mut meant, Reach::Outside);
     let handle = |chain: &str, rule: &str| {
         let listed = space.run("nft", &["-a", "list", "chain", "inet", "hotcell", chain]);
         let line = listed

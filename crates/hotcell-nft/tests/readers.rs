@@ -13,7 +13,7 @@ use hotcell_nft::{Conntrack, dns_sockets, forward_drops};
 #[tokio::test]
 async fn forwarding_that_others_drop_is_seen() {
     let space = Namespace::new("drops");
-    assert_eq!(forward_drops(Some(space.fd())).unwrap(), []);
+    assert_eq!(forward_drops(Some(space.fd()), "hcu-").unwrap(), []);
     space.nft("add table ip filter");
     space
         .nft("add chain ip filter FORWARD { type filter hook forward priority 0 ; policy drop ; }");
@@ -21,9 +21,17 @@ async fn forwarding_that_others_drop_is_seen() {
     space.nft("add table inet other");
     space
         .nft("add chain inet other pass { type filter hook forward priority 5 ; policy accept ; }");
-    let found = forward_drops(Some(space.fd())).unwrap();
+    // A rule of another table does not help; one about other interfaces does neither.
+    space.nft("add rule inet other pass iifname \"hcu-*\" accept");
+    space.nft("add rule ip filter FORWARD iifname \"docker0\" accept");
+    let found = forward_drops(Some(space.fd()), "hcu-").unwrap();
     let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(shown, ["ip filter FORWARD"]);
+    // As an operator is told to, beneath a chain of Docker's, or straight.
+    space.nft("add chain ip filter DOCKER-USER");
+    space.nft("insert rule ip filter FORWARD jump DOCKER-USER");
+    space.nft("add rule ip filter DOCKER-USER iifname \"hcu-*\" accept");
+    assert_eq!(forward_drops(Some(space.fd()), "hcu-").unwrap(), []);
 }
 
 /// Connections are told apart by sandbox and are forgotten with one.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::{Namespace, Running, base, lease, name, plan, policy, run, table};
 use hotcell_egress::{
     firewall::{Firewall, OpenAddress},
-    layout::LeaseRules,
+    layout::{LeaseRules, Reach},
 };
 use hotcell_nft::NftFirewall;
 use hotcell_policy::{Policy, Prefix, Surroundings};
@@ -587,6 +587,9 @@ for line in sys.stdin:
         [false]
     );
     assert_eq!(alive(), "True");
-    net.firewall.connect(&table(), &lease, false).await.unwrap();
+    net.firewall
+        .connect(&table(), &lease, Reach::Nothing)
+        .await
+        .unwrap();
     assert_eq!(alive(), "False");
 }

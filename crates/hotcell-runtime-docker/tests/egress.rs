@@ -199,7 +199,9 @@ async fn nothing_inside_is_reached(internet: &Internet, rig: &Rig) {
     guard.firewall.remove(&table()).await.unwrap();
     assert_eq!(probe(&cell, &open).await, [false; 2]);
     let mut whole = base(&site);
-    filter.rules.join(&mut whole, true);
+    filter
+        .rules
+        .join(&mut whole, hotcell_egress::layout::Reach::Outside);
     guard.firewall.replace(&whole, &[]).await.unwrap();
     only(&cell, &open, &[("tcp", "169.254.169.254", 80)]).await;
     drop((other_guard, other_filter));

@@ -167,7 +167,7 @@ pub(crate) fn uplink_name(installation: &InstallationId) -> String {
     format!("{UPLINK_PREFIX}{}", &text[text.len() - 10..])
 }
 
-const UPLINK_PREFIX: &str = "hcu-";
+const UPLINK_PREFIX: &str = hotcell_types::net::WAY_OUT_INTERFACES;
 
 /// What the names of our links start with.
 pub(crate) const LINK_PREFIX: &str = "hc-";

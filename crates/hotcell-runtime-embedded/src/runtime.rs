@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use async_trait::async_trait;
 use hotcell_agent_client::AgentSandbox;
 use hotcell_runtime::{
-    Check, Facts, FilterSite, ImageInfo, ImageRef, NetworkMode, Observed, Runtime, RuntimeError,
+    Check, Facts, FilterSite, Gateway, ImageInfo, ImageRef, NetworkMode, Observed, Runtime, RuntimeError,
     Sandbox, SandboxEnd, SandboxSpec, Stats, VolumeMount, WarmSpec,
 };
 use hotcell_types::{AgentKey, InstallationId, LeaseId, Resources};
@@ -18,7 +18,7 @@ use crate::{
     ending::wait_for_end,
     fault,
     layout::link_name,
-    net::Slot,
+    net::{Slot, UPLINK},
     oci::is_executable,
     record::{Record, mark, need_free_space},
     scratch::Scratch,
@@ -141,6 +141,13 @@ impl Runtime for Embedded {
     async fn filter_site(&self, lease: &LeaseId) -> Result<FilterSite, RuntimeError> {
         let record = self.record(lease)?;
         self.site(lease, record.network, record.slot).await
+    }
+
+    async fn gateways(&self) -> Result<Vec<Gateway>, RuntimeError> {
+        Ok(vec![Gateway {
+            namespace: Some(self.gateway.namespace()),
+            uplink: UPLINK.to_owned(),
+        }])
     }
 
     async fn stats(&self, lease: &LeaseId) -> Result<Stats, RuntimeError> {

@@ -36,5 +36,5 @@ pub use runtime::{
     Facts, ImageInfo, Isolation, Observed, ObservedState, Runtime, SandboxEnd, Stats,
 };
 pub use sandbox::{ByteStream, ExecEvent, ExecStream, JobOutput, OutputStream, Sandbox, Stdio};
-pub use site::{FilterSite, LinkAddresses, WayOut};
+pub use site::{FilterSite, Gateway, LinkAddresses, WayOut};
 pub use spec::{ImageRef, ImageRefError, Labels, NetworkMode, SandboxSpec, VolumeMount, WarmSpec};

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use hotcell_types::{AgentKey, LeaseId};
 use serde::{Deserialize, Serialize};
 
-use crate::{Check, FilterSite, ImageRef, Labels, RuntimeError, Sandbox, SandboxSpec, WarmSpec};
+use crate::{Check, FilterSite, Gateway, ImageRef, Labels, RuntimeError, Sandbox, SandboxSpec, WarmSpec};
 
 /// What stands between user code and the host's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +159,12 @@ pub trait Runtime: Send + Sync + 'static {
         Err(RuntimeError::EgressUnenforceable(
             "this runtime has no place for a filter".into(),
         ))
+    }
+
+    /// The namespaces that outlive the sandboxes in them, and so may hold filters of sandboxes that
+    /// are gone.
+    async fn gateways(&self) -> Result<Vec<Gateway>, RuntimeError> {
+        Ok(Vec::new())
     }
 
     /// What it uses.

@@ -38,6 +38,16 @@ pub struct FilterSite {
     pub ranges: Vec<(IpAddr, u8)>,
 }
 
+/// A network namespace that a runtime keeps for sandboxes and nothing else, whether or not one is there
+/// now.
+#[derive(Debug, Clone)]
+pub struct Gateway {
+    /// The namespace; the daemon's own when absent.
+    pub namespace: Option<Arc<OwnedFd>>,
+    /// The interface that leads out of it.
+    pub uplink: String,
+}
+
 /// Where what comes out of a namespace of sandboxes enters the daemon's own. It needs a table there
 /// that lets nothing of it reach the host itself, and translates its source.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use hotcell_egress::{
     dns::{DnsFilter, DnsParts, DnsServer, EventSink, FilterEvent, serve, upstream::Resolvers},
     filter::{FilterSettings, SandboxFilter},
     firewall::Firewall,
-    layout::{self, LeaseFilter, LeaseRules, Link, Scope, learned_set},
+    layout::{self, LeaseFilter, LeaseRules, Link, Reach, Scope, learned_set},
     ruleset::{Family, LogGroup, ObjectName, Ruleset},
     way_out,
 };
@@ -168,7 +168,22 @@ impl Guard {
     /// # Panics
     /// When the kernel does not take it.
     pub async fn admit(&self, lease: &LeaseId, site: &FilterSite, policy: Policy) -> Filter {
-        let model = self.model(policy);
+        self.admit_with(lease, site, policy, FilterSettings::default())
+            .await
+    }
+
+    /// The same with other settings.
+    ///
+    /// # Panics
+    /// When the kernel does not take it.
+    pub async fn admit_with(
+        &self,
+        lease: &LeaseId,
+        site: &FilterSite,
+        policy: Policy,
+        settings: FilterSettings,
+    ) -> Filter {
+        let model = SandboxFilter::new(Some(policy), &self.around, settings);
         let rules = rules(lease, site, &model);
         self.conntrack.forget(site.v4.sandbox.into()).await.unwrap();
         self.firewall.add_lease(&table(), &rules).await.unwrap();
@@ -183,7 +198,7 @@ impl Guard {
         let mut model = self.model(policy);
         let rules = rules(lease, site, &model);
         let mut meant = base(site);
-        rules.join(&mut meant, true);
+        rules.join(&mut meant, Reach::Outside);
         let differences = self.firewall.differences(&meant).await.unwrap();
         assert!(differences.is_empty(), "{differences:?}");
         let report = self.firewall.report(&table()).await.unwrap().unwrap();

@@ -4,3 +4,6 @@
 /// a network namespace of their own routes packets with this mark only, and the filter's table gives
 /// it to every packet that comes in: where the table is missing, nothing is forwarded.
 pub const WAY_OUT_MARK: u32 = 0x6863_0001;
+
+/// How the names of interfaces begin by which filtered packets enter the host's own network namespace.
+pub const WAY_OUT_INTERFACES: &str = "hcu-";

@@ -16,6 +16,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
     ("python3", "python3"),
     ("pip3", "python3-pip"),
+    ("musl-gcc", "musl-tools"),
 ];
 
 /// Libraries that are linked, by their header file.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::lock;
 use crate::{
     firewall::{Firewall, FirewallError, OpenAddress},
-    layout::{FORWARD_MAP, INPUT_MAP, LeaseRules, REPLY_MAP},
+    layout::{FORWARD_MAP, INPUT_MAP, LeaseRules, REPLY_MAP, Reach},
     report::{ChainReport, Difference, SetReport, TableReport},
     ruleset::{Element, ObjectName, Ruleset, SetKind, Verdict},
 };
@@ -77,6 +77,19 @@ impl FakeFirewall {
         lock(&self.0).tables.clear();
     }
 
+    /// Somebody removes the tables whose names begin with this.
+    pub fn flush_tables(&self, prefix: &str) {
+        lock(&self.0)
+            .tables
+            .retain(|name, _| !name.starts_with(prefix));
+    }
+
+    /// The names of all tables, sorted.
+    #[must_use]
+    pub fn table_names(&self) -> Vec<String> {
+        lock(&self.0).tables.keys().cloned().collect()
+    }
+
     /// Somebody changes a table.
     ///
     /// # Panics
@@ -108,12 +121,21 @@ impl FakeFirewall {
     /// Whether packets that come in by this interface reach a lease's chain.
     #[must_use]
     pub fn is_connected(&self, interface: &str) -> bool {
+        self.jumps(FORWARD_MAP, interface)
+    }
+
+    /// Whether packets that come in by this interface reach the gateway by a lease's chain.
+    #[must_use]
+    pub fn reaches_gateway(&self, interface: &str) -> bool {
+        self.jumps(INPUT_MAP, interface)
+    }
+
+    fn jumps(&self, map: &str, interface: &str) -> bool {
         let state = lock(&self.0);
         let of_interface = |element: &Element| matches!(element, Element::Interface(name, Verdict::Jump(_)) if name.as_str() == interface);
         state.tables.values().any(|table| {
-            let forward = table.ruleset.sets.iter();
-            forward
-                .filter(|set| set.name.as_str() == FORWARD_MAP)
+            let sets = table.ruleset.sets.iter();
+            sets.filter(|set| set.name.as_str() == map)
                 .any(|set| set.elements.iter().any(of_interface))
         })
     }
@@ -284,7 +306,7 @@ impl Firewall for FakeFirewall {
             {
                 return Err(refused("add a lease", io::ErrorKind::AlreadyExists));
             }
-            lease.join(&mut table.ruleset, true);
+            lease.join(&mut table.ruleset, Reach::Outside);
             Ok(())
         })
         .await
@@ -308,12 +330,12 @@ impl Firewall for FakeFirewall {
         &self,
         table: &ObjectName,
         lease: &LeaseRules,
-        connected: bool,
+        reach: Reach,
     ) -> Result<(), FirewallError> {
         self.change(FirewallCall::Connect, |state| {
             let table = state.table(table)?;
             table.disconnect(lease);
-            for (map, element) in lease.map_elements(connected) {
+            for (map, element) in lease.map_elements(reach) {
                 let set = table.ruleset.set_mut(&map);
                 let set = set.ok_or_else(|| refused("connect a lease", io::ErrorKind::NotFound))?;
                 set.elements.push(element);
@@ -347,6 +369,15 @@ impl Firewall for FakeFirewall {
             Ok(())
         })
         .await
+    }
+
+    async fn tables(&self, prefix: &str) -> Result<Vec<ObjectName>, FirewallError> {
+        let state = lock(&self.0);
+        let names = state.tables.values().map(|table| &table.ruleset.table);
+        Ok(names
+            .filter(|name| name.as_str().starts_with(prefix))
+            .cloned()
+            .collect())
     }
 
     async fn report(&self, table: &ObjectName) -> Result<Option<TableReport>, FirewallError> {

@@ -10,10 +10,10 @@ use std::{
 use async_trait::async_trait;
 use tokio::{
     net::{TcpListener, UdpSocket},
-    sync::{broadcast, mpsc},
+    sync::{broadcast, mpsc, watch},
 };
 
-use super::{FakeFirewall, lock};
+use super::{FakeFirewall, lock, mortal::Mortal};
 use crate::{
     denied::DeniedPacket,
     dns::Connections,
@@ -33,6 +33,9 @@ struct Shared {
     changes: broadcast::Sender<Change>,
     denied: Mutex<Vec<mpsc::Sender<DeniedPacket>>>,
     forgotten: Mutex<Vec<IpAddr>>,
+    /// How often who speaks with the kernel was ended.
+    faults: watch::Sender<u64>,
+    forward_drops: Mutex<Vec<String>>,
 }
 
 /// The host. Clones share it.
@@ -49,6 +52,8 @@ impl Default for FakeHost {
             changes: broadcast::Sender::new(WAITING),
             denied: Mutex::default(),
             forgotten: Mutex::default(),
+            faults: watch::Sender::new(0),
+            forward_drops: Mutex::default(),
         }))
     }
 }
@@ -90,9 +95,25 @@ impl FakeHost {
         let _ = self.0.changes.send(Change { process });
     }
 
+    /// Ends whoever speaks with the kernel, as a fault in it does: what was opened before is gone for
+    /// good, and the packet filter stays as it is.
+    pub fn end_speakers(&self) {
+        self.0.faults.send_modify(|faults| *faults += 1);
+    }
+
+    /// The chains of others that drop what is forwarded.
+    pub fn set_forward_drops(&self, chains: &[&str]) {
+        *lock(&self.0.forward_drops) = chains.iter().map(|it| (*it).to_owned()).collect();
+    }
+
     /// Tells of a dropped packet.
     pub fn tell_denied(&self, packet: DeniedPacket) {
         lock(&self.0.denied).retain(|listener| listener.try_send(packet.clone()).is_ok());
+    }
+
+    /// Whether who began after this many faults still speaks with the kernel.
+    pub(super) fn is_alive(&self, faults: u64) -> bool {
+        *self.0.faults.borrow() == faults
     }
 
     fn check(&self, doing: &'static str) -> Result<(), HostError> {
@@ -133,15 +154,31 @@ impl Connections for Nothing {
     }
 }
 
+struct FakeSpace {
+    host: FakeHost,
+    /// The faults that there had been when it was opened.
+    faults: u64,
+}
+
 #[async_trait]
-impl Space for FakeHost {
+impl Space for FakeSpace {
     fn firewall(&self) -> Arc<dyn Firewall> {
-        Arc::new(self.0.firewall.clone())
+        Arc::new(Mortal {
+            firewall: self.host.firewall(),
+            host: self.host.clone(),
+            faults: self.faults,
+        })
+    }
+
+    async fn ended(&self) {
+        let mut faults = self.host.0.faults.subscribe();
+        // The sender lives as long as `self`.
+        let _ = faults.wait_for(|faults| *faults > self.faults).await;
     }
 
     async fn watch(&self) -> Result<Box<dyn Changes>, HostError> {
-        self.check("watch the packet filter")?;
-        Ok(Box::new(FakeChanges(self.0.changes.subscribe())))
+        self.host.check("watch the packet filter")?;
+        Ok(Box::new(FakeChanges(self.host.0.changes.subscribe())))
     }
 
     fn connections(&self, _sandbox: &[IpAddr]) -> Arc<dyn Connections> {
@@ -149,13 +186,13 @@ impl Space for FakeHost {
     }
 
     async fn forget(&self, sandbox: &[IpAddr]) -> Result<(), HostError> {
-        lock(&self.0.forgotten).extend(sandbox);
+        lock(&self.host.0.forgotten).extend(sandbox);
         Ok(())
     }
 
     async fn denied(&self, _group: LogGroup) -> Result<Box<dyn Denied>, HostError> {
         let (tell, told) = mpsc::channel(WAITING);
-        lock(&self.0.denied).push(tell);
+        lock(&self.host.0.denied).push(tell);
         Ok(Box::new(FakeDenied(told)))
     }
 }
@@ -164,7 +201,10 @@ impl Space for FakeHost {
 impl Host for FakeHost {
     async fn space(&self, _namespace: Namespace) -> Result<Arc<dyn Space>, HostError> {
         self.check("open the packet filter")?;
-        Ok(Arc::new(self.clone()))
+        Ok(Arc::new(FakeSpace {
+            host: self.clone(),
+            faults: *self.0.faults.borrow(),
+        }))
     }
 
     async fn resolver_sockets(
@@ -191,5 +231,10 @@ impl Host for FakeHost {
     async fn addresses(&self) -> Result<Vec<IpAddr>, HostError> {
         self.check("list the host's addresses")?;
         Ok(lock(&self.0.addresses).clone())
+    }
+
+    async fn forward_drops(&self, _interfaces: &str) -> Result<Vec<String>, HostError> {
+        self.check("list the chains of others")?;
+        Ok(lock(&self.0.forward_drops).clone())
     }
 }

@@ -4,6 +4,7 @@
 mod ask;
 mod firewall;
 mod host;
+mod mortal;
 mod upstream;
 
 pub use ask::ask;

@@ -14,7 +14,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use hotcell_types::LeaseId;
+use hotcell_types::{LeaseId, net::WAY_OUT_INTERFACES};
 use hotcell_uplink::{self as uplink, HostSide, UplinkAddresses};
 
 use super::{link::block_on, namespace::within};
@@ -24,7 +24,7 @@ static FINDING: Mutex<()> = Mutex::new(());
 
 /// What the host calls its end: at most 15 bytes.
 pub(crate) fn host_end(lease: &LeaseId) -> String {
-    format!("hcu-{}", lease.short())
+    format!("{WAY_OUT_INTERFACES}{}", lease.short())
 }
 
 /// Makes sure of the uplink of a far end to the namespace that the caller is in. For threads that

@@ -231,8 +231,12 @@ for i in $(seq 100); do grep -q '\\.' /tmp/said && break; sleep 0.05; done; head
         .await;
     // It comes back as it was.
     let mut whole = base(&site);
-    filter.rules.join(&mut whole, true);
-    neighbours.rules.join(&mut whole, true);
+    filter
+        .rules
+        .join(&mut whole, hotcell_egress::layout::Reach::Outside);
+    neighbours
+        .rules
+        .join(&mut whole, hotcell_egress::layout::Reach::Outside);
     guard.firewall.replace(&whole, &[]).await.unwrap();
     cell.only(&probes, &[agent]).await;
 }

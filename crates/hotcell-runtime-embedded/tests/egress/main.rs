@@ -16,6 +16,7 @@ mod common;
 
 mod closed;
 mod lasting;
+mod musl;
 mod names;
 mod stage;
 

@@ -32,7 +32,7 @@ use async_trait::async_trait;
 use hotcell_types::{AgentKey, InstallationId, LeaseId};
 
 use crate::{
-    Check, Facts, FilterSite, ImageInfo, ImageRef, Isolation, Labels, Observed, ObservedState,
+    Check, Facts, FilterSite, Gateway, ImageInfo, ImageRef, Isolation, Labels, Observed, ObservedState,
     Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats, WarmSpec,
 };
 
@@ -384,9 +384,17 @@ impl Runtime for FakeRuntime {
     async fn filter_site(&self, lease: &LeaseId) -> Result<FilterSite, RuntimeError> {
         self.around(Effect::FilterSite, Some(lease), async || {
             self.unit(lease)?;
-            Ok(site::of_link(self.link(lease)))
+            let mut site = site::of_link(self.link(lease));
+            if !self.script(|script| script.ways_out) {
+                site.way_out = None;
+            }
+            Ok(site)
         })
         .await
+    }
+
+    async fn gateways(&self) -> Result<Vec<Gateway>, RuntimeError> {
+        Ok(vec![site::gateway()])
     }
 
     async fn stats(&self, lease: &LeaseId) -> Result<Stats, RuntimeError> {

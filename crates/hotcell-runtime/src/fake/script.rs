@@ -55,6 +55,8 @@ pub struct Script {
     pub images: Vec<ImageInfo>,
     /// What preflight finds.
     pub preflight: Vec<Check>,
+    /// Whether filtered sandboxes have a way out through the host, each its own.
+    pub ways_out: bool,
     /// Runs around every effect.
     pub hook: Option<Hook>,
 }
@@ -80,6 +82,7 @@ impl Default for Script {
                 bytes: 0,
             }],
             preflight: vec![Check::pass("runtime.fake", "in memory")],
+            ways_out: false,
             hook: None,
         }
     }

@@ -11,7 +11,9 @@ use hotcell_egress::{
     host::{Change, Changes, Denied, Host, HostError, Namespace, Space},
     ruleset::LogGroup,
 };
-use hotcell_nft::{Conntrack, DeniedPackets, NftFirewall, OpenError, Watcher, dns_sockets};
+use hotcell_nft::{
+    Conntrack, DeniedPackets, NftFirewall, OpenError, Watcher, dns_sockets, forward_drops,
+};
 use rtnetlink::packet_route::address::AddressAttribute;
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -75,6 +77,10 @@ async fn beside<T: Send + 'static>(
 impl Space for KernelSpace {
     fn firewall(&self) -> Arc<dyn Firewall> {
         Arc::new(self.firewall.clone())
+    }
+
+    async fn ended(&self) {
+        self.firewall.ended().await;
     }
 
     async fn watch(&self) -> Result<Box<dyn Changes>, HostError> {
@@ -150,6 +156,17 @@ impl Host for KernelHost {
             UdpSocket::from_std(sockets.udp)?,
             TcpListener::from_std(sockets.tcp)?,
         ))
+    }
+
+    async fn forward_drops(&self, interfaces: &str) -> Result<Vec<String>, HostError> {
+        const DOING: &str = "list the chains of other firewalls";
+        let interfaces = interfaces.to_owned();
+        beside(DOING, None, move |_| {
+            let found = forward_drops(None, &interfaces);
+            let found = found.map_err(|error| HostError::new(DOING, error))?;
+            Ok(found.iter().map(ToString::to_string).collect())
+        })
+        .await
     }
 
     async fn addresses(&self) -> Result<Vec<IpAddr>, HostError> {

@@ -15,6 +15,7 @@ use hotcell_egress::{
     dns::{DnsFilter, DnsParts, EventSink, FilterEvent, serve},
     firewall::FirewallError,
     host::{Host, Namespace},
+    layout::Reach,
 };
 use hotcell_runtime::RuntimeError;
 use hotcell_supervision::Address;
@@ -26,7 +27,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-use super::{chain, prepare::prepare, space::Place, unenforceable};
+use super::{chain, place::Place, prepare::prepare, unenforceable};
 use crate::{
     actors::context::Context,
     egress::{Happened, Journal, Whose, of_lookup},
@@ -277,7 +278,24 @@ async fn install(context: &Arc<Context>, whose: &Whose) -> Result<Resolver, Runt
     }
     // After the lease's own rules: one that nobody needs is closed, and this one is needed now.
     if let Some(way_out) = Place::way_out_of(&site)? {
-        egress.space(context, &runtime, &way_out).await?;
+        let mut tries = SPACE_TRIES;
+        let attached = loop {
+            let attached = match egress.space(context, &runtime, &way_out).await {
+                Ok(out) => out.attach(&whose.lease, &space).await,
+                Err(error) => break Err(error),
+            };
+            match attached {
+                Err(FirewallError::Gone) if tries > 0 => tries -= 1,
+                other => break other.map_err(|error| unenforceable(chain(&error))),
+            }
+        };
+        if let Err(error) = attached {
+            // One that an earlier daemon left running must not go on by a way that is open.
+            if let Err(error) = space.let_as_far_as(&whose.lease, Reach::Gateway).await {
+                tracing::warn!(lease = %whose.lease, %error, "the sandbox cannot be cut off");
+            }
+            return Err(error);
+        }
     }
     let dns = DnsFilter::new(DnsParts {
         filter: prepared.model,

@@ -35,6 +35,8 @@ pub(crate) enum GuardMsg {
     Changed(Change),
     /// Nobody watches any more.
     Blind,
+    /// Nobody speaks with the kernel any more.
+    Ended,
 }
 
 /// The guard of one space.
@@ -81,6 +83,12 @@ impl Actor for GuardActor {
             let _ = AssertUnwindSafe(watching).catch_unwind().await;
             let _ = watcher.cast(GuardMsg::Blind);
         });
+        let edge = args.space.edge();
+        let listener = myself.clone();
+        tasks.spawn(async move {
+            edge.ended().await;
+            let _ = listener.cast(GuardMsg::Ended);
+        });
         match args.space.denied().await {
             Ok(Some(mut denied)) => {
                 let space = Arc::clone(&args.space);
@@ -115,6 +123,11 @@ impl Actor for GuardActor {
             GuardMsg::Verify => state.verify(&myself, None).await,
             GuardMsg::Changed(change) => state.verify(&myself, change.process).await,
             GuardMsg::Blind => return Err("the packet filter is no longer watched".into()),
+            // A successor watches anew, and compares first.
+            GuardMsg::Ended if state.reopen(&myself).await => {
+                return Err("the packet filter was opened again".into());
+            }
+            GuardMsg::Ended => {}
         }
         Ok(())
     }
@@ -132,7 +145,7 @@ impl GuardState {
             Err(error) => (Vec::new(), Some(chain(&error))),
         };
         if failure.is_some() {
-            self.again(myself);
+            self.again(myself, GuardMsg::Verify);
         }
         // A failure that goes on is told once.
         let is_news = failure.is_none() || !self.told_broken;
@@ -158,11 +171,39 @@ impl GuardState {
         self.write_down(table, named, failure.is_none()).await;
     }
 
-    fn again(&mut self, myself: &ActorRef<GuardMsg>) {
+    /// Whoever spoke with the kernel is gone. The rules are as they were, and nothing new can be
+    /// opened until somebody else does. Whether somebody does.
+    async fn reopen(&mut self, myself: &ActorRef<GuardMsg>) -> bool {
+        let table = self.space.table().as_str();
+        let reopened = self.context.egress.reopen(&self.space).await;
+        let failure = reopened.err().map(|error| error.to_string());
+        let is_news = failure.is_none() || !self.told_broken;
+        self.told_broken = failure.is_some();
+        if is_news {
+            tracing::error!(
+                table,
+                failure,
+                "ALARM: the packet filter's thread ended by a fault"
+            );
+            let next = match &failure {
+                None => "it was opened again and is compared".to_owned(),
+                Some(why) => format!("it cannot be opened again yet: {why}"),
+            };
+            let why = format!("its thread ended by a fault; {next}");
+            let happened = Happened::PacketFilterFailed { name: None, why };
+            self.space.tell_all(&happened).await;
+        }
+        if failure.is_some() {
+            self.again(myself, GuardMsg::Ended);
+        }
+        failure.is_none()
+    }
+
+    fn again(&mut self, myself: &ActorRef<GuardMsg>, message: GuardMsg) {
         let myself = myself.clone();
         self.tasks.spawn(async move {
             tokio::time::sleep(Duration::from_millis(limits::FILTER_RETRY_MS)).await;
-            let _ = myself.cast(GuardMsg::Verify);
+            let _ = myself.cast(message);
         });
     }
 

@@ -16,14 +16,22 @@
 //! Everything fails closed: [`Egress::ensure`] returns only when the kernel has the rules and the
 //! resolver listens, and no sandbox is started before.
 
+mod checks;
+mod current;
 mod filter;
 mod guard;
+mod leftovers;
+mod place;
 mod prepare;
 mod space;
+mod users;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex as StdMutex},
+    sync::{
+        Arc, Mutex as StdMutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -47,7 +55,7 @@ pub(crate) use space::Space;
 
 use self::{
     filter::{FilterMsg, FilterState},
-    space::Place,
+    place::Place,
 };
 use super::{context::Context, live::lock};
 use crate::{
@@ -65,6 +73,8 @@ pub(crate) struct Egress {
     installation: InstallationId,
     filters: StdMutex<HashMap<LeaseId, Arc<Filter>>>,
     spaces: Mutex<Vec<Arc<Space>>>,
+    /// Whether tables may be there that nobody needs.
+    leftovers: AtomicBool,
 }
 
 fn unenforceable(reason: impl Into<String>) -> RuntimeError {
@@ -92,6 +102,7 @@ impl Egress {
             installation: installation.clone(),
             filters: StdMutex::default(),
             spaces: Mutex::default(),
+            leftovers: AtomicBool::new(true),
         }
     }
 
@@ -281,25 +292,23 @@ impl Egress {
         Ok(())
     }
 
-    /// Lets go of namespaces without filters; when there is no filter any more, nothing of ours stays
-    /// in the host's own packet filter.
+    /// Lets go of namespaces without filters and of ways out that no lease has: nothing of ours stays in
+    /// the host's own packet filter that nobody needs.
     async fn close_unused(&self, context: &Arc<Context>) {
         let mut spaces = self.spaces.lock().await;
         let (mut kept, mut closing) = (Vec::new(), Vec::new());
         for space in spaces.drain(..) {
-            if space.has_filters() && space.shut_if_empty().await {
+            if space.shut_if_empty().await {
                 closing.push(space);
             } else {
                 kept.push(space);
             }
         }
-        if !kept.iter().any(|space| space.has_filters()) {
-            closing.append(&mut kept);
-        }
         *spaces = kept;
         for space in closing {
             context.crew.stop_guard(space.number()).await;
             if let Err(error) = space.close().await {
+                self.leftovers.store(true, Ordering::Release);
                 tracing::warn!(error = chain(&error), "a table of the packet filter stays");
             }
         }
@@ -362,16 +371,14 @@ impl Egress {
             .await
             .map_err(|error| unenforceable(chain(&*error)))?;
         let space = Arc::new(space);
-        // Nothing lives in a namespace that a runtime has left.
-        let mut left = Vec::new();
-        for old in spaces.iter() {
-            if old.is_replaced_by(place).await {
-                left.push(old.number());
-            }
-        }
-        spaces.retain(|old| !left.contains(&old.number()));
-        for number in left {
-            context.crew.stop_guard(number).await;
+        // A way out that was laid anew: its table has changed hands, and so do its leases.
+        let installation = &self.installation;
+        let replaced: Vec<Arc<Space>> = spaces
+            .extract_if(.., |old| old.is_replaced_by(place, installation))
+            .collect();
+        for old in replaced {
+            context.crew.stop_guard(old.number()).await;
+            space.take_users_of(&old).await;
         }
         let guarded = context.crew.start_guard(context, &space).await;
         guarded.map_err(|error| {
@@ -379,6 +386,12 @@ impl Egress {
         })?;
         spaces.push(Arc::clone(&space));
         Ok(space)
+    }
+
+    /// Has somebody new speak with the kernel for a space.
+    async fn reopen(&self, space: &Space) -> Result<(), RuntimeError> {
+        let reopened = space.reopen(&*self.host).await;
+        reopened.map_err(|error| unenforceable(chain(&error)))
     }
 
     /// Starts guards again that were given up: nobody else notices what others do.

@@ -12,7 +12,7 @@ use hotcell_policy::{Family, FilterMode, Policy, Prefix, Surroundings};
 use hotcell_runtime::{FilterSite, Runtime, RuntimeError};
 use hotcell_types::{LeaseId, limits};
 
-use super::{chain, of_store, space::Place, unenforceable};
+use super::{chain, of_store, place::Place, unenforceable};
 use crate::actors::context::Context;
 
 /// Where dropped packets are told, in every namespace of sandboxes.
@@ -125,13 +125,8 @@ fn make(
     })
 }
 
-/// The rules of every lease of the store whose filter sits at this place: what the table there shall
-/// hold before anybody changes it.
-pub(super) async fn members_of(
-    context: &Arc<Context>,
-    runtime: &dyn Runtime,
-    place: &Place,
-) -> Result<Vec<(LeaseId, LeaseRules)>, RuntimeError> {
+/// The leases of the store that have filters.
+pub(super) async fn filtered(context: &Context) -> Result<Vec<LeaseId>, RuntimeError> {
     let filtered = context.store.read(|view| {
         let mut filtered = Vec::new();
         for record in view.leases()? {
@@ -141,9 +136,18 @@ pub(super) async fn members_of(
         }
         Ok(filtered)
     });
-    let filtered = filtered.await.map_err(|error| of_store(&error))?;
+    filtered.await.map_err(|error| of_store(&error))
+}
+
+/// The rules of every lease of the store whose filter sits at this place: what the table there shall
+/// hold before anybody changes it.
+pub(super) async fn members_of(
+    context: &Arc<Context>,
+    runtime: &dyn Runtime,
+    place: &Place,
+) -> Result<Vec<(LeaseId, LeaseRules)>, RuntimeError> {
     let mut members = Vec::new();
-    for lease in filtered {
+    for lease in filtered(context).await? {
         let prepared = async {
             let site = runtime.filter_site(&lease).await?;
             if !place.is_of(&site)? {

@@ -12,8 +12,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     error::Error,
-    net::{IpAddr, Ipv4Addr},
-    os::fd::OwnedFd,
+    net::IpAddr,
     sync::{
         Arc, Mutex as StdMutex,
         atomic::{AtomicU64, Ordering},
@@ -25,16 +24,18 @@ use hotcell_egress::{
     dns::DnsFilter,
     firewall::{Firewall, FirewallError, OpenAddress},
     host::{self, Host, HostError},
-    layout::{self, LeaseRules, Scope},
+    layout::{LeaseRules, Reach, Scope},
     report::{Difference, TableReport},
-    ruleset::{InterfaceName, ObjectName, Ruleset, SetKind},
-    way_out,
+    ruleset::{ObjectName, Ruleset, SetKind},
 };
-use hotcell_runtime::{FilterSite, RuntimeError};
 use hotcell_types::{InstallationId, LeaseId};
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{prepare::DENIED_GROUP, unenforceable};
+use super::{
+    current::Current,
+    place::{Kind, Place},
+    prepare::DENIED_GROUP,
+};
 use crate::{
     actors::live::lock,
     egress::{Happened, Journal, Whose},
@@ -42,108 +43,22 @@ use crate::{
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// A network namespace, and what else is in it.
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    /// Device and inode of the namespace's file; none for the daemon's own.
-    identity: Option<(u64, u64)>,
-    namespace: Option<Arc<OwnedFd>>,
-    kind: Kind,
-}
-
-/// What a table is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
-    /// The filters of sandboxes.
-    Filters(Scope),
-    /// What comes out of a namespace of sandboxes, on its way through the host's.
-    WayOut {
-        interface: InterfaceName,
-        gateway: Ipv4Addr,
-    },
-}
-
-fn identity(site: &FilterSite) -> Result<Option<(u64, u64)>, RuntimeError> {
-    let Some(namespace) = &site.namespace else {
-        return Ok(None);
-    };
-    let stat = rustix::fs::fstat(namespace)
-        .map_err(|error| unenforceable(format!("the network namespace is lost: {error}")))?;
-    Ok(Some((stat.st_dev, stat.st_ino)))
-}
-
-impl Place {
-    /// Where the filter of this site belongs.
-    pub(super) fn of(site: &FilterSite) -> Result<Self, RuntimeError> {
-        let scope = match &site.uplink {
-            None => Scope::Host,
-            Some(uplink) => Scope::Gateway {
-                uplink: uplink.parse().map_err(|_| {
-                    unenforceable(format!("the uplink has a name that cannot be: {uplink}"))
-                })?,
-            },
-        };
-        Ok(Self {
-            identity: identity(site)?,
-            namespace: site.namespace.clone(),
-            kind: Kind::Filters(scope),
-        })
-    }
-
-    /// Where what comes out of this site's namespace goes on, if it does.
-    pub(super) fn way_out_of(site: &FilterSite) -> Result<Option<Self>, RuntimeError> {
-        let Some(way_out) = &site.way_out else {
-            return Ok(None);
-        };
-        let interface = way_out.interface.parse().map_err(|_| {
-            let name = &way_out.interface;
-            unenforceable(format!("the way out has a name that cannot be: {name}"))
-        })?;
-        Ok(Some(Self {
-            identity: None,
-            namespace: None,
-            kind: Kind::WayOut {
-                interface,
-                gateway: way_out.gateway,
-            },
-        }))
-    }
-
-    /// The table with nothing about any lease.
-    fn base(&self, installation: &InstallationId) -> Ruleset {
-        let table = |what: &str| -> ObjectName {
-            format!("{what}_{installation}")
-                .parse()
-                .expect("an id has letters, digits and _, and is far below the longest name")
-        };
-        match &self.kind {
-            Kind::Filters(scope) => layout::base(table("hotcell"), scope),
-            Kind::WayOut { interface, gateway } => {
-                way_out::ruleset(table("hotcell_out"), interface, *gateway)
-            }
-        }
-    }
-
-    /// Whether filters of leases belong here.
-    pub(super) fn has_filters(&self) -> bool {
-        matches!(self.kind, Kind::Filters(_))
-    }
-
-    /// Whether the filter of this site belongs here.
-    pub(super) fn is_of(&self, site: &FilterSite) -> Result<bool, RuntimeError> {
-        Ok(self.has_filters() && identity(site)? == self.identity)
-    }
-
-    /// Whether others have packets here too.
-    pub(super) fn is_shared(&self) -> bool {
-        self.kind == Kind::Filters(Scope::Host)
-    }
-}
-
-struct Member {
-    rules: LeaseRules,
+pub(super) struct Member {
+    pub(super) rules: LeaseRules,
+    /// How far it is let while something else is in doubt.
+    pub(super) reach: Reach,
     /// Set once its filter answers.
     dns: Option<DnsFilter>,
+}
+
+impl Member {
+    const fn new(rules: LeaseRules) -> Self {
+        Self {
+            rules,
+            reach: Reach::Outside,
+            dns: None,
+        }
+    }
 }
 
 /// What an earlier daemon left open, until the filters that it belongs to take it over.
@@ -153,11 +68,19 @@ struct Inherited {
 }
 
 #[derive(Default)]
-struct State {
-    members: BTreeMap<LeaseId, Member>,
+pub(super) struct State {
+    pub(super) members: BTreeMap<LeaseId, Member>,
+    /// Of a way out: the leases whose packets take it, and where their rules are.
+    pub(super) users: BTreeMap<LeaseId, Arc<Space>>,
     inherited: Option<Inherited>,
     /// Nobody comes in any more: the next one needs a space of its own.
-    shut: bool,
+    pub(super) shut: bool,
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.users.is_empty()
+    }
 }
 
 /// Whose packets a label in the log means.
@@ -190,11 +113,11 @@ pub(super) enum Verified {
 /// The packet filter of one namespace.
 pub(crate) struct Space {
     number: u64,
-    place: Place,
+    pub(super) place: Place,
     base: Ruleset,
-    edge: Arc<dyn host::Space>,
-    firewall: Arc<dyn Firewall>,
-    state: Mutex<State>,
+    edge: StdMutex<Arc<dyn host::Space>>,
+    pub(super) firewall: Arc<Current>,
+    pub(super) state: Mutex<State>,
     told: StdMutex<HashMap<String, Told>>,
     journal: Arc<Journal>,
 }
@@ -213,8 +136,8 @@ impl Space {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             base: place.base(installation),
             place: place.clone(),
-            firewall: edge.firewall(),
-            edge,
+            firewall: Arc::new(Current::new(edge.firewall())),
+            edge: StdMutex::new(edge),
             state: Mutex::default(),
             told: StdMutex::default(),
             journal,
@@ -222,7 +145,7 @@ impl Space {
         {
             let mut state = space.state.lock().await;
             for (lease, rules) in members {
-                state.members.insert(lease, Member { rules, dns: None });
+                state.members.insert(lease, Member::new(rules));
             }
             space.take_over(&mut state).await?;
         }
@@ -265,16 +188,17 @@ impl Space {
         self.place.has_filters()
     }
 
-    /// Whether this space has no use beside a new one at `place`: nothing lives in it, and it is for the
-    /// same.
-    pub(super) async fn is_replaced_by(&self, place: &Place) -> bool {
-        self.has_filters() == place.has_filters() && self.is_empty().await
+    /// Whether a new one at `place` has this one's table.
+    pub(super) fn is_replaced_by(&self, place: &Place, installation: &InstallationId) -> bool {
+        !self.has_filters()
+            && !place.has_filters()
+            && *self.table() == place.base(installation).table
     }
 
     /// Lets nobody in any more, if nobody is in. Whether that is so.
     pub(super) async fn shut_if_empty(&self) -> bool {
         let mut state = self.state.lock().await;
-        state.shut |= state.members.is_empty();
+        state.shut |= state.is_empty();
         state.shut
     }
 
@@ -289,20 +213,30 @@ impl Space {
         }
     }
 
-    pub(super) async fn is_empty(&self) -> bool {
-        self.state.lock().await.members.is_empty()
-    }
-
     pub(super) fn table(&self) -> &ObjectName {
         &self.base.table
     }
 
     pub(super) fn firewall(&self) -> Arc<dyn Firewall> {
-        Arc::clone(&self.firewall)
+        let current: Arc<Current> = Arc::clone(&self.firewall);
+        current
     }
 
-    pub(super) fn edge(&self) -> &dyn host::Space {
-        &*self.edge
+    pub(super) fn edge(&self) -> Arc<dyn host::Space> {
+        Arc::clone(&lock(&self.edge))
+    }
+
+    /// Has somebody new speak with the kernel. The table is to be verified afterwards.
+    ///
+    /// # Errors
+    /// Nobody new can; it is as it was.
+    pub(super) async fn reopen(&self, host: &dyn Host) -> Result<(), HostError> {
+        // Nobody changes anything meanwhile.
+        let _state = self.state.lock().await;
+        let edge = host.space(self.place.namespace.clone()).await?;
+        self.firewall.set(edge.firewall());
+        *lock(&self.edge) = edge;
+        Ok(())
     }
 
     /// Starts to read dropped packets, where filters tell of them.
@@ -310,14 +244,14 @@ impl Space {
         if !self.has_filters() {
             return Ok(None);
         }
-        self.edge.denied(DENIED_GROUP).await.map(Some)
+        self.edge().denied(DENIED_GROUP).await.map(Some)
     }
 
     /// The whole table.
-    fn wanted(&self, state: &State) -> Ruleset {
+    pub(super) fn wanted(&self, state: &State) -> Ruleset {
         let mut wanted = self.base.clone();
         for member in state.members.values() {
-            member.rules.join(&mut wanted, true);
+            member.rules.join(&mut wanted, member.reach);
         }
         wanted
     }
@@ -349,9 +283,10 @@ impl Space {
             return Err(FirewallError::Gone);
         }
         let known = state.members.get(lease).map(|member| member.rules == rules);
-        let member = |rules| Member { rules, dns: None };
         let Some(is_same) = known else {
-            state.members.insert(lease.clone(), member(rules.clone()));
+            state
+                .members
+                .insert(lease.clone(), Member::new(rules.clone()));
             let added = self.firewall.add_lease(self.table(), &rules).await;
             if let Err(error) = added {
                 tracing::warn!(%lease, %error, "the rules of a sandbox cannot be added, so the whole table is made anew");
@@ -381,7 +316,7 @@ impl Space {
             },
         };
         let open = inherited.of(&rules);
-        state.members.insert(lease.clone(), member(rules));
+        state.members.insert(lease.clone(), Member::new(rules));
         state.inherited = Some(inherited);
         let changed = match is_same {
             true => {
@@ -422,6 +357,7 @@ impl Space {
     /// Takes a lease's rules out of the table. What is not there is no error.
     pub(super) async fn remove(&self, lease: &LeaseId) -> Result<(), FirewallError> {
         let mut state = self.state.lock().await;
+        state.users.remove(lease);
         let Some(member) = state.members.get(lease) else {
             return Ok(());
         };
@@ -466,11 +402,15 @@ impl Space {
             }
         };
         if differences.is_empty() {
+            self.let_users(&state, Reach::Outside).await;
             return Ok(Verified::Unchanged);
         }
         self.cut_off(&state).await;
         Ok(match self.replace(&state).await {
-            Ok(()) => Verified::Restored(differences),
+            Ok(()) => {
+                self.let_users(&state, Reach::Outside).await;
+                Verified::Restored(differences)
+            }
             Err(error) => Verified::Broken(differences, error),
         })
     }
@@ -501,11 +441,16 @@ impl Space {
         Ok(found)
     }
 
-    /// Points every sandbox's interface at nothing. Without a table there is nothing to point at.
+    /// Points every sandbox's interface at nothing, and of those whose way out this is what leads
+    /// outside. Without a table there is nothing to point at.
     async fn cut_off(&self, state: &State) {
+        self.let_users(state, Reach::Gateway).await;
         for (lease, member) in &state.members {
             let table = self.table();
-            let cut = self.firewall.connect(table, &member.rules, false).await;
+            let cut = self
+                .firewall
+                .connect(table, &member.rules, Reach::Nothing)
+                .await;
             if let Err(error) = cut {
                 tracing::debug!(%lease, %error, "the sandbox cannot be cut off");
             }
@@ -514,10 +459,16 @@ impl Space {
 
     /// Tells every sandbox's events what happened to all of them.
     pub(super) async fn tell_all(&self, happened: &Happened) {
-        let whose: Vec<Whose> = lock(&self.told)
+        let users = self.state.lock().await.users.clone();
+        let mut whose: Vec<Whose> = lock(&self.told)
             .values()
             .map(|told| told.whose.clone())
             .collect();
+        // A way out's are those of its leases.
+        whose.extend(users.iter().filter_map(|(lease, filters)| {
+            let told = lock(&filters.told);
+            Some(told.get(lease.short())?.whose.clone())
+        }));
         for whose in whose {
             self.journal.record(&whose, happened.clone());
         }

@@ -205,8 +205,11 @@ impl ProfileActorState {
         }
         if !self.checking {
             self.checking = true;
+            let context = Arc::clone(&self.context);
             self.task(myself, async move {
-                ProfileMsg::Checked(runtime.preflight().await)
+                let mut checks = runtime.preflight().await;
+                checks.extend(context.egress.preflight().await);
+                ProfileMsg::Checked(checks)
             });
         }
     }

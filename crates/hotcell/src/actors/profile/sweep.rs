@@ -88,6 +88,7 @@ pub(crate) async fn sweep(context: &Arc<Context>, runtime: &dyn Runtime) -> Swep
         for lease in ended {
             remove_leftover(context, runtime, lease).await;
         }
+        context.egress.sweep_leftovers(context, runtime).await;
     }
     context.crew.retry_leases(&context.live.all()).await;
     context.egress.retry_guards(context).await;

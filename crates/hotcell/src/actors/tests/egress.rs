@@ -26,14 +26,14 @@ use crate::{
     handles::AcquireError,
 };
 
-const ALLOWED: &str = "files.example.org";
+pub(super) const ALLOWED: &str = "files.example.org";
 const ADDRESS: [u8; 4] = [203, 0, 113, 7];
-const POLICY: &str = r#"{"egress":[{"action":"allow","target":"files.example.org"}]}"#;
+pub(super) const POLICY: &str = r#"{"egress":[{"action":"allow","target":"files.example.org"}]}"#;
 
 /// A host in memory whose sandboxes are filtered.
 pub(super) struct Filtered {
-    host: FakeHost,
-    upstream: FakeUpstream,
+    pub(super) host: FakeHost,
+    pub(super) upstream: FakeUpstream,
 }
 
 impl Filtered {
@@ -63,7 +63,7 @@ impl Filtered {
         self.host.firewall()
     }
 
-    fn host(&self) -> Host {
+    pub(super) fn host(&self) -> Host {
         Host {
             egress: self.parts(),
             ..Host::new()
@@ -103,13 +103,13 @@ impl Filtered {
         }
     }
 
-    fn resolver(&self) -> SocketAddr {
+    pub(super) fn resolver(&self) -> SocketAddr {
         let gateways = self.host.gateways();
         assert_eq!(gateways.len(), 1, "one sandbox");
         self.host.resolver(gateways[0]).unwrap()
     }
 
-    fn open(&self, life: &Life) -> Vec<IpAddr> {
+    pub(super) fn open(&self, life: &Life) -> Vec<IpAddr> {
         self.firewall().open_in(&learned(life))
     }
 }
@@ -118,7 +118,7 @@ fn learned(life: &Life) -> ObjectName {
     learned_set(life.record("c").unwrap().id.short(), Family::V4)
 }
 
-async fn set_policy(life: &Life, text: &'static str) {
+pub(super) async fn set_policy(life: &Life, text: &'static str) {
     life.store
         .write::<(), StoreError, _>(move |tx| {
             tx.put_network_policy(&NetworkPolicyRecord {
@@ -131,7 +131,7 @@ async fn set_policy(life: &Life, text: &'static str) {
         .unwrap();
 }
 
-async fn start(life: &Life) {
+pub(super) async fn start(life: &Life) {
     drop(life.sandboxes.acquire(&caller("c")).await.unwrap());
 }
 
@@ -143,7 +143,7 @@ async fn running(host: &mut Host, filtered: &Filtered) -> Life {
     life
 }
 
-fn happened(life: &Life) -> Vec<Happened> {
+pub(super) fn happened(life: &Life) -> Vec<Happened> {
     let query = EventQuery {
         limit: 1_000,
         ..EventQuery::default()
@@ -152,7 +152,7 @@ fn happened(life: &Life) -> Vec<Happened> {
     events.into_iter().map(|event| event.happened).collect()
 }
 
-fn kinds(life: &Life) -> Vec<&'static str> {
+pub(super) fn kinds(life: &Life) -> Vec<&'static str> {
     happened(life).iter().map(Happened::kind).collect()
 }
 
