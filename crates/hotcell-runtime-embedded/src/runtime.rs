@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use async_trait::async_trait;
 use hotcell_agent_client::AgentSandbox;
 use hotcell_runtime::{
-    Check, Facts, FilterSite, Gateway, ImageInfo, ImageRef, NetworkMode, Observed, Runtime, RuntimeError,
-    Sandbox, SandboxEnd, SandboxSpec, Stats, VolumeMount, WarmSpec,
+    Check, Facts, FilterSite, Gateway, ImageInfo, ImageRef, NetworkMode, Observed, Runtime,
+    RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats, VolumeMount, WarmSpec,
 };
 use hotcell_types::{AgentKey, InstallationId, LeaseId, Resources};
 

@@ -6,7 +6,9 @@ use async_trait::async_trait;
 use hotcell_types::{AgentKey, LeaseId};
 use serde::{Deserialize, Serialize};
 
-use crate::{Check, FilterSite, Gateway, ImageRef, Labels, RuntimeError, Sandbox, SandboxSpec, WarmSpec};
+use crate::{
+    Check, FilterSite, Gateway, ImageRef, Labels, RuntimeError, Sandbox, SandboxSpec, WarmSpec,
+};
 
 /// What stands between user code and the host's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::{
 
 use hotcell_egress::{
     firewall::{Firewall, OpenAddress},
-    layout::{self, Link, Scope, learned_set},
+    layout::{self, Link, Reach, Scope, learned_set},
     ruleset::Family,
 };
 use hotcell_nft::NftFirewall;
@@ -76,7 +76,7 @@ pub(crate) fn setting_up() {
         sandbox: Ipv4Addr::new(10, 77, 1, 2),
         gateway: Ipv4Addr::new(10, 77, 1, 1),
     };
-    ours::lease(&ours::model(), "bench", "sb0", link).join(&mut ruleset, true);
+    ours::lease(&ours::model(), "bench", "sb0", link).join(&mut ruleset, Reach::Outside);
     let open = [OpenAddress {
         set: learned_set("bench", Family::V4),
         address: SERVER.ip(),

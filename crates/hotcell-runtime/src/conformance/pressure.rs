@@ -112,19 +112,21 @@ async fn fork_bomb(bench: &Bench) -> Result<(), Fault> {
     request.timeout_ms = 3_000;
     let bomb = victim.run(request);
     let neighbour = async {
-        let (start, mut slowest) = (Instant::now(), Duration::ZERO);
+        let (start, mut taken) = (Instant::now(), Vec::new());
         while start.elapsed() < Duration::from_secs(4) {
             let done = other.sh("echo ok").await?;
             done.ok()?;
-            slowest = slowest.max(done.took);
+            taken.push(done.took);
         }
-        Ok::<_, Fault>(slowest)
+        taken.sort_unstable();
+        let p99 = taken.get(taken.len() * 99 / 100).copied();
+        Ok::<_, Fault>(p99.unwrap_or(Duration::MAX))
     };
-    let (bomb, slowest) = tokio::join!(timeout(Duration::from_secs(30), bomb), neighbour);
-    let slowest = slowest?;
+    let (bomb, p99) = tokio::join!(timeout(Duration::from_secs(30), bomb), neighbour);
+    let p99 = p99?;
     ensure!(
-        slowest < Duration::from_secs(1),
-        "a call in another sandbox took {slowest:?}"
+        p99 < Duration::from_secs(1),
+        "the p99 of calls in another sandbox is {p99:?}"
     );
     match bomb? {
         Ok(done) => ensure!(done.exit.exit_code != Some(0), "{:?}", done.exit),

@@ -32,8 +32,8 @@ use async_trait::async_trait;
 use hotcell_types::{AgentKey, InstallationId, LeaseId};
 
 use crate::{
-    Check, Facts, FilterSite, Gateway, ImageInfo, ImageRef, Isolation, Labels, Observed, ObservedState,
-    Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats, WarmSpec,
+    Check, Facts, FilterSite, Gateway, ImageInfo, ImageRef, Isolation, Labels, Observed,
+    ObservedState, Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats, WarmSpec,
 };
 
 pub use record::{Called, Effect};
