@@ -15,6 +15,8 @@ use crate::actors::context::Context;
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// The longest such pause.
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// How long the pool is left as it is after a change.
+const REFILL_PAUSE: Duration = Duration::from_millis(300);
 
 /// What a keeper can be told.
 pub(crate) enum KeeperMsg {
@@ -76,6 +78,8 @@ impl Actor for KeeperActor {
             of_profile.profile.tried().await;
             while to.cast(KeeperMsg::Look).is_ok() {
                 of_changes.changed.notified().await;
+                // The call that has just claimed one has the processors first.
+                tokio::time::sleep(REFILL_PAUSE).await;
             }
         });
         let to = myself.clone();
