@@ -5,10 +5,11 @@ use std::{
     fs::{self, File, OpenOptions},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use hotcell_runtime::{ImageRef, LeaseLocks, RuntimeError};
-use hotcell_types::{InstallationId, LeaseId};
+use hotcell_types::{InstallationId, LeaseId, limits};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::{
@@ -63,7 +64,7 @@ impl Embedded {
         }
         let config = settle(config)?;
         let layout = Layout::new(&config.state_dir, &config.run_dir, &config.installation);
-        let lock = lock(&layout)?;
+        let lock = lock(&layout).await?;
         for dir in [layout.sandboxes(), layout.engines()] {
             fault::make_private_dir(&dir)?;
         }
@@ -222,8 +223,22 @@ fn settle(mut config: EmbeddedConfig) -> Result<EmbeddedConfig, RuntimeError> {
     Ok(config)
 }
 
-/// Keeps a second runtime away from the same directories.
-fn lock(layout: &Layout) -> Result<File, RuntimeError> {
+/// Keeps a second runtime away from the same directories. A daemon that was killed may have left
+/// a child that was forked and has not become its program yet: it holds the lock for a moment more.
+async fn lock(layout: &Layout) -> Result<File, RuntimeError> {
+    let mut tries = limits::MAX_LOCK_TRIES;
+    loop {
+        match try_lock(layout) {
+            Err(RuntimeError::Unavailable(_)) if tries > 0 => {
+                tries -= 1;
+                tokio::time::sleep(Duration::from_millis(limits::LOCK_RETRY_MS)).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn try_lock(layout: &Layout) -> Result<File, RuntimeError> {
     let path = layout.lock();
     let file = OpenOptions::new()
         .create(true)

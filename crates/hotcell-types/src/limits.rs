@@ -460,3 +460,8 @@ pub const WARM_CLAIM_TIMEOUT_MS: u64 = 5_000;
 pub const WARM_REVIEW_MS: u64 = 10_000;
 /// How long a daemon that leaves takes to remove what is warm; the next one removes the rest.
 pub const WARM_STOP_TIMEOUT_MS: u64 = 8_000;
+
+/// How often the lock of the embedded runtime's directories is tried again before it counts as another's.
+pub const MAX_LOCK_TRIES: u32 = 20;
+/// The pause between two such tries.
+pub const LOCK_RETRY_MS: u64 = 25;

@@ -75,9 +75,12 @@ impl Space {
         member.reach = reach;
         let rules = member.rules.clone();
         let changed = self.firewall.connect(self.table(), &rules, reach).await;
-        // Closing that failed is made up for by the guard; opening that failed is tried again.
+        // Closing that failed is made up for by the guard; opening that failed is tried again, unless
+        // the table is gone: its own guard then makes it anew as it shall be, and nobody else would
+        // come back to open it.
         if changed.is_err()
             && reach == Reach::Outside
+            && !matches!(self.firewall.report(self.table()).await, Ok(None))
             && let Some(member) = state.members.get_mut(lease)
         {
             member.reach = before;
