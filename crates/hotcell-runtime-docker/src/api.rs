@@ -22,6 +22,11 @@ use crate::{
 const LOOK_MIN: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
+/// What a rootless Podman says when it finds no subordinate ids.
+const NO_IDS: &str = "keep-id requires additional UIDs or GIDs";
+/// How often it is asked before it is believed.
+const MAX_ID_LOOKUPS: u32 = 4;
+
 impl Engine {
     /// What the engine knows of a container, by name or id.
     pub(crate) async fn inspect(&self, name: &str) -> Result<Option<Inspected>, RuntimeError> {
@@ -78,7 +83,24 @@ impl Engine {
         }
     }
 
+    /// A rootless Podman that makes several containers at once now and then finds no subordinate
+    /// ids for its user: what it reads them with is not safe among its threads. It is asked again.
     async fn create(&self, plan: &Plan) -> Result<(), Refusal> {
+        let mut tries = MAX_ID_LOOKUPS;
+        loop {
+            match self.try_create(plan).await {
+                Err(Refusal::Failed(RuntimeError::Failed { reason, .. }))
+                    if tries > 1 && reason.contains(NO_IDS) =>
+                {
+                    tries -= 1;
+                    tracing::debug!(reason, "the engine is asked again");
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_create(&self, plan: &Plan) -> Result<(), Refusal> {
         let options = CreateContainerOptionsBuilder::default()
             .name(&plan.name())
             .build();
