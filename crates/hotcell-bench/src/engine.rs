@@ -51,12 +51,13 @@ impl Engine {
         Ok(begin.elapsed().as_secs_f64() * 1000.0)
     }
 
-    /// Podman's service knows one OCI runtime, Docker takes the container's.
+    /// Podman's service knows one OCI runtime, Docker takes the container's. Podman asks for
+    /// limits that it may not have the right to, unless it is told which.
     fn runtime_words(&self) -> Vec<&str> {
         if self.program == "docker" {
             vec!["--runtime", &self.oci_runtime]
         } else {
-            Vec::new()
+            vec!["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"]
         }
     }
 
