@@ -35,7 +35,7 @@ use tokio::time::Instant;
 use super::{
     App, calls,
     error::{ApiError, denied},
-    idempotency::{Finisher, Ticket},
+    idempotency::{Finisher, Ticket, answer_text},
     media::media_type,
     outputs::{Draft, OutputStore},
     outputs_quota::{self, NotStored},
@@ -441,12 +441,6 @@ pub(super) async fn store(
             })
         }
     }
-}
-
-/// The answer as it is kept with an idempotency key.
-fn answer_text(result: &PresentFilesResult) -> String {
-    // Strings and numbers always serialize.
-    serde_json::to_string(result).unwrap_or_default()
 }
 
 fn characters(text: &str) -> usize {

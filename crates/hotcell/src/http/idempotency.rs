@@ -28,6 +28,7 @@ use hotcell_types::{
     limits::{MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_IDEMPOTENCY_KEYS_PER_WORKSPACE},
 };
 use http::{HeaderMap, Method, Uri};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
@@ -117,6 +118,20 @@ pub(super) enum Begin {
     Done(String),
 }
 
+/// The same for requests that are no calls.
+pub(super) enum Once {
+    /// It is the first: do it.
+    Ours(Ticket),
+    /// It was done, with this answer.
+    Done(String),
+}
+
+/// An answer as it is kept.
+pub(super) fn answer_text(answer: &impl Serialize) -> String {
+    // Strings and numbers always serialize.
+    serde_json::to_string(answer).unwrap_or_default()
+}
+
 fn reused() -> ApiError {
     ApiError::new(
         ErrorCode::IdempotencyKeyReused,
@@ -158,6 +173,25 @@ impl Idempotency {
         Self {
             by: format!("{:032x}", ids.bits()).into(),
             flights: Arc::default(),
+        }
+    }
+
+    /// [`begin`](Self::begin) for a request that is no call.
+    ///
+    /// # Errors
+    /// As there; or the key is one of a call.
+    pub(super) async fn begin_once(
+        &self,
+        app: &App,
+        workspace: &WorkspaceId,
+        keyed: &Keyed,
+    ) -> Result<Once, ApiError> {
+        match self.begin(app, workspace, keyed).await? {
+            Begin::Ours(ticket) => Ok(Once::Ours(ticket)),
+            Begin::Done(answer) => Ok(Once::Done(answer)),
+            Begin::Call(_) => Err(ApiError::bad_request(
+                "This idempotency key is one of a call.",
+            )),
         }
     }
 

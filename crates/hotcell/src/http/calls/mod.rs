@@ -25,7 +25,7 @@ use std::{
 use hotcell_api::ErrorCode;
 use hotcell_types::{
     CallId, ChatId, WorkspaceId,
-    limits::{CALL_RETENTION_MS, MAX_CALLS, MAX_RETAINED_CALL_BYTES},
+    limits::{CALL_RETENTION_MS, MAX_CALLS, MAX_COMMAND_BYTES, MAX_RETAINED_CALL_BYTES},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -35,6 +35,29 @@ pub(super) use run::{Command, failed};
 
 use super::{App, error::ApiError, idempotency::Ticket};
 use crate::handles::Caller;
+
+/// What `bash` and jobs take as a script.
+///
+/// # Errors
+/// It is too long, or bash could not be given it whole.
+pub(super) fn check_script(text: &str) -> Result<(), ApiError> {
+    if text.len() > MAX_COMMAND_BYTES {
+        return Err(ApiError::new(
+            ErrorCode::CommandTooLong,
+            format!(
+                "The command has {} bytes, {MAX_COMMAND_BYTES} at most are taken. Put the data into an upload.",
+                text.len()
+            ),
+        )
+        .with_limit_bytes(MAX_COMMAND_BYTES as u64));
+    }
+    if text.contains('\0') {
+        return Err(ApiError::bad_request(
+            "In the field command: a bash script holds no NUL.",
+        ));
+    }
+    Ok(())
+}
 
 /// The calls. Cheap to clone.
 #[derive(Clone, Default)]

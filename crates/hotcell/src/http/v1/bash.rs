@@ -18,14 +18,14 @@ use hotcell_types::{
     CallId,
     limits::{
         DEFAULT_COMMAND_TIMEOUT_MS, EVENT_STREAM_PATIENCE_MS, KEEP_ALIVE_INTERVAL_MS,
-        MAX_COMMAND_BYTES, MAX_COMMAND_TIMEOUT_MS,
+        MAX_COMMAND_TIMEOUT_MS,
     },
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::http::{
     App,
-    calls::{Call, Calls, Command, Outcome, recall},
+    calls::{Call, Calls, Command, Outcome, check_script, recall},
     error::ApiError,
     idempotency::{Begin, Keyed},
     json::{Json, Query, json, ok},
@@ -71,21 +71,7 @@ pub(super) async fn run_bash(
     Json(body): Json<BashRequest>,
 ) -> Result<Response, ApiError> {
     let keyed = Keyed::of(&method, &uri, &headers)?;
-    if body.command.len() > MAX_COMMAND_BYTES {
-        return Err(ApiError::new(
-            ErrorCode::CommandTooLong,
-            format!(
-                "The command has {} bytes, {MAX_COMMAND_BYTES} at most are taken. Put the data into an upload.",
-                body.command.len()
-            ),
-        )
-        .with_limit_bytes(MAX_COMMAND_BYTES as u64));
-    }
-    if body.command.contains('\0') {
-        return Err(ApiError::bad_request(
-            "In the field command: a bash script holds no NUL.",
-        ));
-    }
+    check_script(&body.command)?;
     let timeout_ms = body.timeout_ms.unwrap_or(DEFAULT_COMMAND_TIMEOUT_MS);
     if !(1..=MAX_COMMAND_TIMEOUT_MS).contains(&timeout_ms) {
         return Err(ApiError::bad_request(format!(

@@ -14,7 +14,7 @@ use tracing::Instrument;
 use crate::http::{
     App, collect,
     error::ApiError,
-    idempotency::{Begin, Keyed},
+    idempotency::{Keyed, Once},
     json::{Json, json_text, ok},
     scope::InChat,
 };
@@ -61,14 +61,13 @@ pub(super) async fn present_files(
     // In a task of its own: a client that goes away leaves no half-made collection.
     let ticket = match &keyed {
         None => None,
-        Some(keyed) => match app.idempotency.begin(&app, &scope.workspace, keyed).await? {
-            Begin::Ours(ticket) => Some(ticket),
-            Begin::Done(answer) => return json_text(answer),
-            Begin::Call(_) => {
-                return Err(ApiError::bad_request(
-                    "This idempotency key is one of a call.",
-                ));
-            }
+        Some(keyed) => match app
+            .idempotency
+            .begin_once(&app, &scope.workspace, keyed)
+            .await?
+        {
+            Once::Ours(ticket) => Some(ticket),
+            Once::Done(answer) => return json_text(answer),
         },
     };
     let collection = collect::collect(app, caller, body.paths, ticket);

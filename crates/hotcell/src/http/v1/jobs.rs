@@ -14,7 +14,7 @@ use hotcell_core::{job, model::Actor};
 use hotcell_runtime::OutputStream;
 use hotcell_types::{
     JobId,
-    limits::{MAX_COMMAND_BYTES, MAX_JOB_READ_BYTES, MAX_JOB_WAIT_MS},
+    limits::{MAX_JOB_READ_BYTES, MAX_JOB_WAIT_MS},
 };
 use http::{HeaderMap, Method, StatusCode, Uri};
 use tracing::Instrument;
@@ -24,7 +24,7 @@ use crate::{
     http::{
         App, calls,
         error::{ApiError, sandbox_failed},
-        idempotency::{Begin, Keyed},
+        idempotency::{Keyed, Once, answer_text},
         json::{Json, Query, json, json_text, ok},
         scope::InChat,
         text::Decoder,
@@ -133,21 +133,7 @@ pub(super) async fn start_job(
     Json(body): Json<StartJob>,
 ) -> Result<Response, ApiError> {
     let keyed = Keyed::of(&method, &uri, &headers)?;
-    if body.command.len() > MAX_COMMAND_BYTES {
-        return Err(ApiError::new(
-            ErrorCode::CommandTooLong,
-            format!(
-                "The command has {} bytes, {MAX_COMMAND_BYTES} at most are taken. Put the data into an upload.",
-                body.command.len()
-            ),
-        )
-        .with_limit_bytes(MAX_COMMAND_BYTES as u64));
-    }
-    if body.command.contains('\0') {
-        return Err(ApiError::bad_request(
-            "In the field command: a bash script holds no NUL.",
-        ));
-    }
+    calls::check_script(&body.command)?;
     if body.max_seconds == Some(0) {
         return Err(ApiError::bad_request(
             "In the field max_seconds: it must be at least 1.",
@@ -159,17 +145,16 @@ pub(super) async fn start_job(
         .map(|seconds| seconds.saturating_mul(1_000));
     let ticket = match &keyed {
         None => None,
-        Some(keyed) => match app.idempotency.begin(&app, &scope.workspace, keyed).await? {
-            Begin::Ours(ticket) => Some(ticket),
-            Begin::Done(answer) => {
+        Some(keyed) => match app
+            .idempotency
+            .begin_once(&app, &scope.workspace, keyed)
+            .await?
+        {
+            Once::Ours(ticket) => Some(ticket),
+            Once::Done(answer) => {
                 let mut response = json_text(answer)?;
                 *response.status_mut() = StatusCode::CREATED;
                 return Ok(response);
-            }
-            Begin::Call(_) => {
-                return Err(ApiError::bad_request(
-                    "This idempotency key is one of a call.",
-                ));
             }
         },
     };
@@ -182,7 +167,7 @@ pub(super) async fn start_job(
             let started = jobs.start(&caller, body.command, asked_ms).await;
             if let Some(ticket) = &ticket {
                 match &started {
-                    Ok(job) => ticket.finish(text_of(&view(job))).await,
+                    Ok(job) => ticket.finish(answer_text(&view(job))).await,
                     // It may have begun: sent again it does not begin a second time.
                     Err(JobError::Sandbox { .. }) => {}
                     Err(_) => ticket.release().await,
@@ -198,11 +183,6 @@ pub(super) async fn start_job(
     starting
         .await
         .map_err(|error| ApiError::internal("the start of a job panicked", &error))?
-}
-
-/// Strings and numbers always serialize.
-fn text_of(job: &Job) -> String {
-    serde_json::to_string(job).unwrap_or_default()
 }
 
 /// List the jobs
