@@ -99,7 +99,7 @@ pub(crate) async fn all(core: &Core) -> Vec<Check> {
     checks.push(disk(core));
     checks.push(volumes(core));
     checks.push(network(core).await);
-    checks.push(forwarding());
+    checks.push(Check::forwarding(hotcell_uplink::forwards()));
     checks.push(clock(core).await);
     checks.push(leftovers(core).await);
     checks
@@ -325,23 +325,6 @@ async fn network(core: &Core) -> Check {
             error.to_string(),
             "run the daemon as root (CAP_SYS_ADMIN and CAP_NET_ADMIN) on the engine's host",
         ),
-    }
-}
-
-/// Only a warning: sandboxes without a network do not need it, and without it filtered ones reach
-/// nothing, which is no danger.
-fn forwarding() -> Check {
-    const ID: &str = "network.forwarding";
-    const FIX: &str =
-        "set net.ipv4.ip_forward = 1 in a file of /etc/sysctl.d and run `sysctl --system`";
-    match hotcell_uplink::forwards() {
-        Ok(true) => Check::pass(ID, "the host forwards IPv4"),
-        Ok(false) => Check::warn(
-            ID,
-            "the host forwards no IPv4: sandboxes with a filtered network reach nothing",
-            FIX,
-        ),
-        Err(error) => Check::warn(ID, error.to_string(), FIX),
     }
 }
 

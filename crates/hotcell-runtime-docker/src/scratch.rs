@@ -15,11 +15,11 @@
 //! disk; the mount goes when the sandbox is removed.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read},
     os::{
         fd::OwnedFd,
-        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown},
+        unix::fs::{DirBuilderExt, MetadataExt},
     },
     path::{Path, PathBuf},
     process::Command,
@@ -30,13 +30,13 @@ use std::{
     thread,
 };
 
-use hotcell_runtime::{Labels, NetworkMode, RuntimeError, VolumeMount};
+use hotcell_runtime::{
+    Labels, NetworkMode, RuntimeError, VolumeMount,
+    disk::{copy_sparse, make_tree},
+};
 use hotcell_types::{LeaseId, Resources, VolumeKind, limits};
 use nix::sched::{CloneFlags, setns, unshare};
-use rustix::{
-    fs::{SeekFrom, copy_file_range, seek},
-    mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount},
-};
+use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -141,7 +141,8 @@ impl Scratch {
             self.mount(&disk)?;
         } else {
             make_passable(&disk.mount_point())?;
-            make_tree(&disk.mount_point(), self.owner)?;
+            let point = disk.mount_point();
+            make_tree(&point, self.owner).map_err(fault::at("make a directory", &point))?;
         }
         Ok(disk)
     }
@@ -306,7 +307,7 @@ impl Scratch {
         let image = dir.join(format!("{stem}.part"));
         let made = (|| {
             make_passable(&tree)?;
-            make_tree(&tree, self.owner)?;
+            make_tree(&tree, self.owner).map_err(fault::at("make a directory", &tree))?;
             File::create(&image)
                 .and_then(|file| file.set_len(bytes))
                 .map_err(fault::at("make", &image))?;
@@ -383,79 +384,9 @@ fn write_whole(path: &Path, record: &Record) -> Result<(), RuntimeError> {
         .map_err(fault::at("write", path))
 }
 
-/// The two directories of a scratch disk.
-fn make_tree(root: &Path, owner: (u32, u32)) -> Result<(), RuntimeError> {
-    for (name, mode, owner) in [("workspace", 0o700, Some(owner)), ("tmp", 0o1777, None)] {
-        let path = root.join(name);
-        let made = fs::DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(&path)
-            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
-            .and_then(|()| match owner {
-                Some((uid, gid)) => chown(&path, Some(uid), Some(gid)),
-                None => Ok(()),
-            });
-        made.map_err(fault::at("make a directory", &path))?;
-    }
-    Ok(())
-}
-
-/// Copies a file with its holes; a copy that is there stays as it is.
-fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
-    if to.exists() {
-        return Ok(());
-    }
-    let source = File::open(from)?;
-    let bytes = source.metadata()?.len();
-    let part = to.with_extension("part");
-    let target = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&part)?;
-    target.set_len(bytes)?;
-    let mut at = 0;
-    loop {
-        at = match seek(&source, SeekFrom::Data(at)) {
-            // The rest is a hole.
-            Err(rustix::io::Errno::NXIO) => break,
-            other => other?,
-        };
-        let end = seek(&source, SeekFrom::Hole(at))?;
-        let (mut read, mut write) = (at, at);
-        while read < end {
-            let left = usize::try_from(end - read).unwrap_or(usize::MAX);
-            if copy_file_range(&source, Some(&mut read), &target, Some(&mut write), left)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        at = end;
-    }
-    fs::rename(&part, to)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
-
     use super::*;
-
-    #[test]
-    fn copies_keep_content_size_and_holes() {
-        let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("a"), dir.path().join("b"));
-        let file = File::create(&from).unwrap();
-        file.set_len(64 << 20).unwrap();
-        file.write_all_at(b"head", 0).unwrap();
-        file.write_all_at(b"middle", 40 << 20).unwrap();
-        copy_sparse(&from, &to).unwrap();
-        let copy = fs::metadata(&to).unwrap();
-        assert_eq!(copy.len(), 64 << 20);
-        assert!(copy.blocks() * 512 < 1 << 20, "{} blocks", copy.blocks());
-        assert!(fs::read(&from).unwrap() == fs::read(&to).unwrap());
-    }
 
     #[test]
     fn mounts_are_seen() {

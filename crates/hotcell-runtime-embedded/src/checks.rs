@@ -153,7 +153,7 @@ impl Embedded {
             ),
         });
         checks.push(self.network_check().await);
-        checks.push(forwarding_check());
+        checks.push(Check::forwarding(hotcell_uplink::forwards()));
         checks.push(cgroup_pass(&self.cgroups));
         checks.push(self.scratch_check());
         checks.extend(host_checks(&self.config));
@@ -259,23 +259,6 @@ impl Embedded {
                 "they are removed by the next reconcile; if not, remove their directories",
             )
         }
-    }
-}
-
-/// Only a warning: sandboxes without a network do not need it, and without it filtered ones reach
-/// nothing, which is no danger.
-fn forwarding_check() -> Check {
-    const ID: &str = "network.forwarding";
-    const FIX: &str =
-        "set net.ipv4.ip_forward = 1 in a file of /etc/sysctl.d and run `sysctl --system`";
-    match hotcell_uplink::forwards() {
-        Ok(true) => Check::pass(ID, "the host forwards IPv4"),
-        Ok(false) => Check::warn(
-            ID,
-            "the host forwards no IPv4: sandboxes with a filtered network reach nothing",
-            FIX,
-        ),
-        Err(error) => Check::warn(ID, error.to_string(), FIX),
     }
 }
 

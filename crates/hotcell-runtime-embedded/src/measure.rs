@@ -20,9 +20,8 @@ use std::{
 use futures_util::StreamExt;
 use hotcell_agent_proto::ExecRequest;
 use hotcell_runtime::{ExecEvent, Labels, NetworkMode, Runtime, SandboxSpec};
-use hotcell_types::{
-    AgentKey, CallId, Clock, IdSource, InstallationId, LeaseId, ResourceClass, UnixMillis, limits,
-};
+use hotcell_testkit::{RealClock, RealIds};
+use hotcell_types::{AgentKey, CallId, IdSource, InstallationId, LeaseId, ResourceClass, limits};
 use tokio::time::Instant;
 
 use crate::{
@@ -31,24 +30,6 @@ use crate::{
 };
 
 const RUNS: usize = 15;
-
-struct RealClock;
-impl Clock for RealClock {
-    fn now(&self) -> UnixMillis {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        UnixMillis(now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000)
-    }
-}
-
-struct RealIds;
-impl IdSource for RealIds {
-    fn bits(&self) -> u128 {
-        let mut bytes = [0; 16];
-        std::io::Read::read_exact(&mut fs::File::open("/dev/urandom").unwrap(), &mut bytes)
-            .unwrap();
-        u128::from_ne_bytes(bytes)
-    }
-}
 
 fn median(mut times: Vec<Duration>) -> String {
     times.sort_unstable();

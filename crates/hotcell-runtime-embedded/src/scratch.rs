@@ -5,21 +5,22 @@
 //! There is no journal: the image never outlives a power loss in use.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-use hotcell_runtime::RuntimeError;
+use hotcell_runtime::{
+    RuntimeError,
+    disk::{self, copy_sparse},
+};
 use hotcell_types::{
     limits,
     volume::{SANDBOX_GID, SANDBOX_UID},
 };
 use nix::sched::{CloneFlags, unshare};
-use rustix::fs::{SeekFrom, copy_file_range, seek};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -244,80 +245,7 @@ fn template(layout: &Layout, bytes: u64) -> Result<PathBuf, RuntimeError> {
     made.map(|()| path)
 }
 
-/// The two directories of a scratch disk.
+/// The directories of a scratch disk, for the sandbox's user.
 pub(crate) fn make_tree(root: &Path) -> Result<(), RuntimeError> {
-    for (name, mode, owner) in [
-        ("workspace", 0o700, Some((SANDBOX_UID, SANDBOX_GID))),
-        ("tmp", 0o1777, None),
-    ] {
-        let path = root.join(name);
-        let made = fs::DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(&path)
-            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
-            .and_then(|()| match owner {
-                Some((uid, gid)) => chown(&path, Some(uid), Some(gid)),
-                None => Ok(()),
-            });
-        made.map_err(fault::at("make a directory", &path))?;
-    }
-    Ok(())
-}
-
-/// Copies a file with its holes; a copy that is there stays as it is.
-fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
-    if to.exists() {
-        return Ok(());
-    }
-    let source = File::open(from)?;
-    let bytes = source.metadata()?.len();
-    let part = to.with_extension("part");
-    let target = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&part)?;
-    target.set_len(bytes)?;
-    let mut at = 0;
-    loop {
-        at = match seek(&source, SeekFrom::Data(at)) {
-            // The rest is a hole.
-            Err(rustix::io::Errno::NXIO) => break,
-            other => other?,
-        };
-        let end = seek(&source, SeekFrom::Hole(at))?;
-        let (mut read, mut write) = (at, at);
-        while read < end {
-            let left = usize::try_from(end - read).unwrap_or(usize::MAX);
-            if copy_file_range(&source, Some(&mut read), &target, Some(&mut write), left)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        at = end;
-    }
-    fs::rename(&part, to)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{FileExt, MetadataExt};
-
-    use super::*;
-
-    #[test]
-    fn copies_keep_content_size_and_holes() {
-        let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("a"), dir.path().join("b"));
-        let file = File::create(&from).unwrap();
-        file.set_len(64 << 20).unwrap();
-        file.write_all_at(b"head", 0).unwrap();
-        file.write_all_at(b"middle", 40 << 20).unwrap();
-        copy_sparse(&from, &to).unwrap();
-        let copy = fs::metadata(&to).unwrap();
-        assert_eq!(copy.len(), 64 << 20);
-        assert!(copy.blocks() * 512 < 1 << 20, "{} blocks", copy.blocks());
-        assert!(fs::read(&from).unwrap() == fs::read(&to).unwrap());
-    }
+    disk::make_tree(root, (SANDBOX_UID, SANDBOX_GID)).map_err(fault::at("make a directory", root))
 }

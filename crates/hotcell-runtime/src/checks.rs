@@ -1,5 +1,7 @@
 //! Preflight checks: what an operator sees when a runtime is tested.
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
 
 /// What a check found.
@@ -28,6 +30,24 @@ pub struct Check {
 }
 
 impl Check {
+    /// `network.forwarding`, by whether the host forwards IPv4. Only a warning: sandboxes without a
+    /// network do not need it, and without it filtered ones reach nothing, which is no danger.
+    #[must_use]
+    pub fn forwarding(forwards: io::Result<bool>) -> Self {
+        const ID: &str = "network.forwarding";
+        const FIX: &str =
+            "set net.ipv4.ip_forward = 1 in a file of /etc/sysctl.d and run `sysctl --system`";
+        match forwards {
+            Ok(true) => Self::pass(ID, "the host forwards IPv4"),
+            Ok(false) => Self::warn(
+                ID,
+                "the host forwards no IPv4: sandboxes with a filtered network reach nothing",
+                FIX,
+            ),
+            Err(error) => Self::warn(ID, error.to_string(), FIX),
+        }
+    }
+
     /// A check that passed.
     #[must_use]
     pub fn pass(id: &str, message: impl Into<String>) -> Self {

@@ -17,6 +17,7 @@
 //! - Nothing that comes out of a sandbox is trusted: every length is bounded here.
 
 mod checks;
+pub mod disk;
 mod error;
 mod locks;
 mod runtime;

@@ -26,6 +26,8 @@ pub mod filters;
 pub mod internet;
 #[cfg(feature = "daemon")]
 mod process;
+#[cfg(any(feature = "daemon", feature = "filters"))]
+mod real;
 mod wait;
 
 #[cfg(feature = "daemon")]
@@ -34,4 +36,6 @@ pub use client::{Answer, Client};
 pub use daemon::{ORGANIZATION, Options, TestDaemon, WORKSPACE};
 #[cfg(feature = "daemon")]
 pub use process::{Footprint, Process, Site};
+#[cfg(any(feature = "daemon", feature = "filters"))]
+pub use real::{RealClock, RealIds, given};
 pub use wait::{wait_for, wait_until};

@@ -6,8 +6,7 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-use futures_util::TryStreamExt;
-use hotcell_uplink::forward_from;
+use hotcell_uplink::{forward_from, index_of, is_missing, nl};
 use rtnetlink::{
     Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::link::{InfoData, InfoVeth, LinkAttribute},
@@ -123,29 +122,4 @@ pub(super) fn block_on<T, F: Future<Output = io::Result<T>>>(
             driver.abort();
             result
         })
-}
-
-async fn index_of(handle: &Handle, name: &str) -> io::Result<u32> {
-    let link = handle
-        .link()
-        .get()
-        .match_name(name.to_owned())
-        .execute()
-        .try_next()
-        .await
-        .map_err(nl)?;
-    link.map(|link| link.header.index)
-        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    const NO_SUCH_DEVICE: i32 = 19;
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_DEVICE)
-}
-
-fn nl(error: rtnetlink::Error) -> io::Error {
-    match error {
-        rtnetlink::Error::NetlinkError(message) => message.to_io(),
-        other => io::Error::other(other),
-    }
 }

@@ -11,9 +11,8 @@ pub(crate) mod engine;
 use std::{
     collections::{BTreeSet, HashMap},
     env, fs,
-    io::Read,
     os::unix::fs::{PermissionsExt, chown},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -27,9 +26,9 @@ use hotcell_runtime::{
     Sandbox, SandboxError, SandboxSpec, VolumeMount,
 };
 use hotcell_runtime_docker::{DockerConfig, DockerRuntime, EngineKind};
+pub(crate) use hotcell_testkit::{RealClock, RealIds, given};
 use hotcell_types::{
-    AgentKey, CallId, Clock, IdSource, InstallationId, LeaseId, ResourceClass, UnixMillis,
-    VolumeKind,
+    AgentKey, CallId, IdSource, InstallationId, LeaseId, ResourceClass, VolumeKind,
 };
 use tokio::{
     sync::Mutex,
@@ -119,36 +118,6 @@ macro_rules! on_engine {
             }
         )*
     };
-}
-
-pub(crate) struct RealClock;
-
-impl Clock for RealClock {
-    fn now(&self) -> UnixMillis {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        UnixMillis(u64::try_from(now.tv_sec).unwrap() * 1_000 + now.tv_nsec as u64 / 1_000_000)
-    }
-}
-
-pub(crate) struct RealIds;
-
-impl IdSource for RealIds {
-    fn bits(&self) -> u128 {
-        let mut bytes = [0; 16];
-        fs::File::open("/dev/urandom")
-            .unwrap()
-            .read_exact(&mut bytes)
-            .unwrap();
-        u128::from_ne_bytes(bytes)
-    }
-}
-
-pub(crate) fn given(name: &str) -> PathBuf {
-    let path = env::var_os(name).map(PathBuf::from).unwrap_or_else(|| {
-        panic!("{name} is not set: real sandboxes are tested by `cargo xtask test`")
-    });
-    assert!(path.is_file(), "{name} names no file: {}", path.display());
-    path
 }
 
 pub(crate) fn client(socket: &str) -> Docker {

@@ -7,8 +7,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
-    io::Read,
+    fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -23,9 +22,10 @@ use hotcell_runtime::{
 use hotcell_runtime_embedded::{
     Embedded, EmbeddedConfig, ImageStore, NetworkStack, OciKind, RuntimeChoice,
 };
+pub(crate) use hotcell_testkit::{RealClock, RealIds, given};
 use hotcell_types::{
-    AgentKey, CallId, Clock, IdSource, InstallationId, LeaseId, ResourceClass, Resources,
-    UnixMillis, VolumeKind, limits,
+    AgentKey, CallId, IdSource, InstallationId, LeaseId, ResourceClass, Resources, VolumeKind,
+    limits,
 };
 
 /// The engines that everything is tested on.
@@ -88,36 +88,6 @@ macro_rules! on_engine {
             }
         )*
     };
-}
-
-pub(crate) struct RealClock;
-
-impl Clock for RealClock {
-    fn now(&self) -> UnixMillis {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        UnixMillis(u64::try_from(now.tv_sec).unwrap() * 1_000 + now.tv_nsec as u64 / 1_000_000)
-    }
-}
-
-pub(crate) struct RealIds;
-
-impl IdSource for RealIds {
-    fn bits(&self) -> u128 {
-        let mut bytes = [0; 16];
-        fs::File::open("/dev/urandom")
-            .unwrap()
-            .read_exact(&mut bytes)
-            .unwrap();
-        u128::from_ne_bytes(bytes)
-    }
-}
-
-pub(crate) fn given(name: &str) -> PathBuf {
-    let path = env::var_os(name).map(PathBuf::from).unwrap_or_else(|| {
-        panic!("{name} is not set: real sandboxes are tested by `cargo xtask test`")
-    });
-    assert!(path.is_file(), "{name} names no file: {}", path.display());
-    path
 }
 
 /// Where tests keep what is large or must be on a disk.

@@ -25,7 +25,7 @@ use std::{
     sync::OnceLock,
 };
 
-use hotcell_testkit::{Client, Site};
+use hotcell_testkit::{Client, Site, given};
 use serde_json::{Value, json};
 
 use engines::ContainerEngine;
@@ -66,13 +66,6 @@ macro_rules! on_runtime {
     };
 }
 pub(crate) use on_runtime;
-
-fn given(name: &str) -> PathBuf {
-    env::var_os(name).map_or_else(
-        || panic!("{name} is not set: run these tests through `cargo xtask test`"),
-        PathBuf::from,
-    )
-}
 
 /// The base image, imported once for all tests of this binary.
 fn images() -> &'static Path {
