@@ -131,7 +131,7 @@ pub(crate) fn ensure_podman_runsc() -> Result<Started> {
 fn podman_as_root(name: &str, runtime: &str) -> Result<Started> {
     install()?;
     let place = Place::make(name, 0)?;
-    let mut command = podman(&place, runtime)?;
+    let mut command = podman(&place, runtime, podman_service(&place))?;
     command.env("XDG_RUNTIME_DIR", &place.run);
     place.start(command, None)
 }
@@ -142,30 +142,48 @@ pub(crate) fn ensure_podman_rootless() -> Result<Started> {
     let user = ordinary_user()?;
     give_ids(&user)?;
     let place = Place::make("podman-rootless", SANDBOX_UID)?;
-    let inner = podman(&place, "runc")?;
-    let mut command = Command::new("setpriv");
-    let id = SANDBOX_UID.to_string();
-    command
-        .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
-        .arg(inner.get_program())
-        .args(inner.get_args());
-    for (name, value) in inner.get_envs() {
-        if let Some(value) = value {
-            command.env(name, value);
+    let as_user = |mut inner: Command| {
+        let mut command = Command::new("setpriv");
+        let id = SANDBOX_UID.to_string();
+        command
+            .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+            .arg(inner.get_program())
+            .args(inner.get_args());
+        inner
+            .env("HOME", &place.data)
+            .env("USER", &user)
+            .env("XDG_RUNTIME_DIR", &place.run);
+        for (name, value) in inner.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
         }
-    }
-    command
-        .env("HOME", &place.data)
-        .env("USER", &user)
-        .env("XDG_RUNTIME_DIR", &place.run)
-        .env_remove("DBUS_SESSION_BUS_ADDRESS");
+        command
+            .env_remove("DBUS_SESSION_BUS_ADDRESS")
+            .current_dir(&place.data);
+        command
+    };
+    // Containers whose processes were all killed, as when a run was, keep it from finding its user
+    // namespace, and then it does not start.
+    let mut migrate = shell::limited(60, "podman");
+    migrate.args(["system", "migrate"]);
+    shell::quiet(&mut as_user(podman(&place, "runc", migrate)?))?;
+    let service = podman(&place, "runc", podman_service(&place))?;
     // It holds the user namespace for the next service, and outlives this one.
     let survivor = place.run.join("libpod/tmp/pause.pid");
-    place.start(command, Some(survivor))
+    place.start(as_user(service), Some(survivor))
 }
 
-/// The service, with files of its own instead of the machine's.
-fn podman(place: &Place, runtime: &str) -> Result<Command> {
+fn podman_service(place: &Place) -> Command {
+    let mut command = Command::new("podman");
+    command
+        .args(["system", "service", "--time=0"])
+        .arg(format!("unix://{}", place.socket().display()));
+    command
+}
+
+/// This command of Podman's, with files of its own instead of the machine's.
+fn podman(place: &Place, runtime: &str, mut command: Command) -> Result<Command> {
     let runsc = place.write_runsc()?;
     let containers = format!(
         "[engine]\nruntime = \"{runtime}\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
@@ -177,10 +195,7 @@ fn podman(place: &Place, runtime: &str) -> Result<Command> {
         place.data.join("data").display(),
         place.run.join("storage").display()
     );
-    let mut command = Command::new("podman");
     command
-        .args(["system", "service", "--time=0"])
-        .arg(format!("unix://{}", place.socket().display()))
         .env(
             "CONTAINERS_CONF",
             place.write("containers.conf", &containers)?,
@@ -375,12 +390,46 @@ impl Place {
         Ok(path)
     }
 
+    fn pid_file(&self) -> PathBuf {
+        self.data.join("pid")
+    }
+
+    /// Ends the engine of a run that was killed and could not do it. The lock is ours, so nobody
+    /// uses it any more.
+    fn end_leftover(&self) -> Result<()> {
+        let Some(pid) = fs::read_to_string(self.pid_file())
+            .ok()
+            .and_then(|text| text.trim().parse::<u32>().ok())
+        else {
+            return Ok(());
+        };
+        // Its number may be another's by now; its address is in its arguments and in no other's.
+        let address = self.socket().display().to_string();
+        let runs = || {
+            fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&address))
+        };
+        for name in ["TERM", "KILL"] {
+            if runs() {
+                signal(pid, name);
+            }
+            for _ in 0..END_TRIES {
+                if !runs() {
+                    return Ok(());
+                }
+                pause();
+            }
+        }
+        bail!("{} of a former run (process {pid}) does not end", self.name)
+    }
+
     fn start(&self, mut command: Command, survivor: Option<PathBuf>) -> Result<Started> {
         let lock = File::create(self.data.join("lock"))?;
         lock.try_lock()
             .with_context(|| format!("another run uses the {} of tests", self.name))?;
         step(&format!("starting {}", self.name));
         let socket = self.socket();
+        self.end_leftover()?;
         if socket.exists() {
             fs::remove_file(&socket)?;
         }
@@ -395,6 +444,7 @@ impl Place {
             .stderr(output)
             .spawn()
             .with_context(|| format!("cannot start {}", self.name))?;
+        fs::write(self.pid_file(), child.id().to_string())?;
         let mut started = Started {
             socket,
             child,

@@ -53,6 +53,7 @@ struct Table {
 struct State {
     tables: BTreeMap<String, Table>,
     calls: Vec<FirewallCall>,
+    comparisons: usize,
     hook: Option<FirewallHook>,
 }
 
@@ -70,6 +71,12 @@ impl FakeFirewall {
     #[must_use]
     pub fn calls(&self) -> Vec<FirewallCall> {
         lock(&self.0).calls.clone()
+    }
+
+    /// How often a ruleset was compared with what is there.
+    #[must_use]
+    pub fn comparisons(&self) -> usize {
+        lock(&self.0).comparisons
     }
 
     /// Somebody flushes everything.
@@ -386,7 +393,8 @@ impl Firewall for FakeFirewall {
     }
 
     async fn differences(&self, ruleset: &Ruleset) -> Result<Vec<Difference>, FirewallError> {
-        let state = lock(&self.0);
+        let mut state = lock(&self.0);
+        state.comparisons += 1;
         let there = state.tables.get(ruleset.table.as_str());
         Ok(meant(ruleset).differences(there.map(Table::report).as_ref()))
     }

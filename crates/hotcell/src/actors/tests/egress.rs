@@ -390,7 +390,8 @@ async fn what_others_do_to_the_packet_filter_is_undone_told_and_written_down() {
 
     // Changes of others that are none of our business.
     let before = firewall.calls();
-    filtered.host.tell_change("dockerd");
+    let comparisons = firewall.comparisons();
+    filtered.host.tell_change("nft");
     filtered.host.tell_denied(DeniedPacket {
         short: life.record("c").unwrap().id.short().to_owned(),
         protocol: 6,
@@ -398,6 +399,7 @@ async fn what_others_do_to_the_packet_filter_is_undone_told_and_written_down() {
         port: Some(443),
     });
     wait_until("the packet", || kinds(&life).contains(&"packet_denied")).await;
+    wait_until("the comparison", || firewall.comparisons() > comparisons).await;
     assert_eq!(firewall.calls(), before);
 
     firewall.flush();
