@@ -158,16 +158,10 @@ pub(crate) fn ensure_podman_rootless() -> Result<Started> {
                 command.env(name, value);
             }
         }
-        command
-            .env_remove("DBUS_SESSION_BUS_ADDRESS")
-            .current_dir(&place.data);
+        command.env_remove("DBUS_SESSION_BUS_ADDRESS");
         command
     };
-    // Containers whose processes were all killed, as when a run was, keep it from finding its user
-    // namespace, and then it does not start.
-    let mut migrate = shell::limited(60, "podman");
-    migrate.args(["system", "migrate"]);
-    shell::quiet(&mut as_user(podman(&place, "runc", migrate)?))?;
+    place.forget_run()?;
     let service = podman(&place, "runc", podman_service(&place))?;
     // It holds the user namespace for the next service, and outlives this one.
     let survivor = place.run.join("libpod/tmp/pause.pid");
@@ -344,11 +338,12 @@ fn first_free(table: &str) -> u64 {
         .max(100_000)
 }
 
-/// The directories of one engine.
+/// The directories of one engine, which are one run's at a time.
 struct Place {
     name: String,
     data: PathBuf,
     run: PathBuf,
+    lock: File,
 }
 
 impl Place {
@@ -356,14 +351,29 @@ impl Place {
         for root in [DATA, RUN] {
             make_directory(Path::new(root), 0)?;
         }
+        let data = Path::new(DATA).join(name);
+        let run = Path::new(RUN).join(name);
+        make_directory(&data, owner)?;
+        make_directory(&run, owner)?;
+        let lock = File::create(data.join("lock"))?;
+        lock.try_lock()
+            .with_context(|| format!("another run uses the {name} of tests"))?;
         let place = Self {
             name: name.to_owned(),
-            data: Path::new(DATA).join(name),
-            run: Path::new(RUN).join(name),
+            data,
+            run,
+            lock,
         };
-        make_directory(&place.data, owner)?;
-        make_directory(&place.run, owner)?;
+        place.end_leftover()?;
         Ok(place)
+    }
+
+    /// Removes what is about processes, as a restart of the machine does. Containers whose processes
+    /// were all killed, as when a run was, keep a rootless Podman from finding its user namespace, and
+    /// then it does not start; nor can it stop them.
+    fn forget_run(&self) -> Result<()> {
+        fs::remove_dir_all(&self.run)?;
+        make_directory(&self.run, SANDBOX_UID)
     }
 
     fn socket(&self) -> PathBuf {
@@ -424,12 +434,8 @@ impl Place {
     }
 
     fn start(&self, mut command: Command, survivor: Option<PathBuf>) -> Result<Started> {
-        let lock = File::create(self.data.join("lock"))?;
-        lock.try_lock()
-            .with_context(|| format!("another run uses the {} of tests", self.name))?;
         step(&format!("starting {}", self.name));
         let socket = self.socket();
-        self.end_leftover()?;
         if socket.exists() {
             fs::remove_file(&socket)?;
         }
@@ -449,7 +455,7 @@ impl Place {
             socket,
             child,
             survivor,
-            _lock: lock,
+            _lock: self.lock.try_clone()?,
         };
         for _ in 0..START_TRIES {
             if answers(&started.socket) {
