@@ -1,5 +1,6 @@
 //! A chat from its first upload to its last download.
 
+use hotcell_testkit::wait_for;
 use http::Method;
 use serde_json::json;
 
@@ -8,6 +9,7 @@ use super::{bash, chat_path, end, on_every_runtime, site, user};
 on_every_runtime!(
     a_chat_gets_files_back,
     volumes_have_their_scope,
+    a_deleted_members_files_are_gone,
     a_loss_is_told_and_the_next_call_works
 );
 
@@ -124,6 +126,85 @@ async fn volumes_have_their_scope(runtime: &str) {
     let target = format!("{}?user=v&role=editor", chat_path("c3", "lease"));
     let _ = client.delete(&target).await.expect(200);
     daemon.stop();
+}
+
+/// FA-16: whatever ids an engine gives to what a sandbox writes, the daemon can remove it.
+async fn a_deleted_members_files_are_gone(runtime: &str) {
+    let site = site(runtime);
+    let daemon = site.start();
+    let client = daemon.operator.switch_on().await;
+    let first = bash(
+        &client,
+        "c1",
+        "cd /mnt/user-data && mkdir -p a/b && echo mine > a/b/f && ln -s /etc/passwd l && mkfifo p \
+         && chmod 0 a/b/f && chmod 500 a/b && chmod 0 a && echo ours > /mnt/workspace-data/f",
+    )
+    .await;
+    assert_eq!(first["exit_code"], 0, "{first}");
+    let body = json!({"user": user("v"), "command": "echo theirs > /mnt/user-data/f"});
+    let _ = client
+        .post(&chat_path("c2", "bash"), &body)
+        .await
+        .expect(200);
+    let users = site
+        .dir()
+        .join("state/volumes")
+        .join(hotcell_testkit::WORKSPACE)
+        .join("users");
+    assert!(users.join("u/l").symlink_metadata().unwrap().is_symlink());
+
+    let target = format!(
+        "/v1/admin/workspaces/{}/users/u",
+        hotcell_testkit::WORKSPACE
+    );
+    let deleted = daemon.operator.delete(&target).await;
+    assert!(deleted.status.is_success(), "{:?}", deleted.body);
+    wait_for("the deletion", async || {
+        let pending = daemon
+            .operator
+            .get("/v1/admin/deletions")
+            .await
+            .expect(200)
+            .json();
+        pending["deletions"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+            .then_some(())
+    })
+    .await;
+    let left: Vec<_> = users
+        .read_dir()
+        .unwrap()
+        .map(|it| it.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["v"]);
+    let tmp = site.dir().join("state/tmp");
+    assert_eq!(
+        tmp.read_dir().unwrap().count(),
+        0,
+        "nothing is left half removed"
+    );
+
+    let again = bash(
+        &client,
+        "c1",
+        "ls -A /mnt/user-data; cat /mnt/workspace-data/f",
+    )
+    .await;
+    assert_eq!(again["stdout"], "ours\n", "{again}");
+    end(&client, "c1").await;
+    let body = json!({"user": user("v"), "command": "cat /mnt/user-data/f"});
+    let other = client
+        .post(&chat_path("c2", "bash"), &body)
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(other["stdout"], "theirs\n", "{other}");
+    let target = format!("{}?user=v&role=editor", chat_path("c2", "lease"));
+    let _ = client.delete(&target).await.expect(200);
+    daemon.stop();
+    assert_eq!(site.footprint(), hotcell_testkit::Footprint::default());
 }
 
 async fn a_loss_is_told_and_the_next_call_works(runtime: &str) {
