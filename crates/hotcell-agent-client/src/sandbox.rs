@@ -232,7 +232,10 @@ impl Sandbox for AgentSandbox {
     }
 
     async fn read_file(&self, path: &SandboxPath) -> Result<(FileInfo, ByteStream), SandboxError> {
-        let target = Target::new("/v1/files").with("path", path);
+        let mut target = Target::new("/v1/files").with("path", path);
+        if let Some(directory) = path.directory() {
+            target = target.with("beneath", directory);
+        }
         let call = Call::new(Method::GET, target.into_string());
         let answer = self
             .client

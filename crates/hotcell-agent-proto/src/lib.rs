@@ -18,7 +18,7 @@
 //! | `GET /v1/jobs/{id}` | – | [`JobStatus`] |
 //! | `GET /v1/jobs/{id}/output?stream=&offset=&limit=` | – | raw bytes; `Hotcell-Offset` is the offset of the first, `Hotcell-Total` what the job has written so far |
 //! | `DELETE /v1/jobs/{id}` | – | [`JobStatus`] after its process tree is gone |
-//! | `GET /v1/files?path=` | – | the file's bytes; `Hotcell-File` is its [`FileInfo`] as JSON |
+//! | `GET /v1/files?path=&beneath=` | – | the file's bytes; `Hotcell-File` is its [`FileInfo`] as JSON; one that a link puts outside the directory `beneath` is not found |
 //! | `PUT /v1/files?path=&mode=&mtime_ms=` | raw bytes | [`FileInfo`]; parents are made, the file replaces its predecessor whole |
 //! | `DELETE /v1/files?path=` | – | `204`; removes a file, or a directory with all in it |
 //! | `GET /v1/stat?path=` | – | [`FileInfo`], of a link itself |

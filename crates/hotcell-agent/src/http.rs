@@ -190,7 +190,11 @@ async fn without_body(
         (&Method::DELETE, ["jobs", id]) => reply::json(&agent.jobs.stop(&job_id(id)?).await?),
         (&Method::GET, ["jobs", id, "output"]) => job_output(agent, &job_id(id)?, query)?,
         (&Method::GET, ["files"]) => {
-            let (info, body) = files::read(path()?).await?;
+            let beneath = query.bytes("beneath")?;
+            let beneath = beneath
+                .map(|bytes| files::path(&agent.config.workspace, &bytes))
+                .transpose()?;
+            let (info, body) = files::read(path()?, beneath).await?;
             reply::with(reply::file(body), FILE_HEADER, reply::header_json(&info))
         }
         (&Method::DELETE, ["files"]) => {

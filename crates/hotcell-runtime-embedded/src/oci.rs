@@ -2,7 +2,10 @@
 
 use std::{
     env, fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::Command,
 };
@@ -50,6 +53,9 @@ impl Engine {
     pub(crate) fn run(&self, dir: &EngineDir, name: &str) -> Command {
         let mut command = Command::new(&self.binary);
         command
+            // Naming the group that it has anyway makes it a `fork`: what glibc's `posix_spawn` starts
+            // ignores signal 32 for ever, and so would every command of the sandbox.
+            .gid(rustix::process::getgid().as_raw())
             // The daemon's own way to its service manager: an OCI runtime that sees it gives it to the sandbox.
             .env_remove("NOTIFY_SOCKET")
             .arg("--root")

@@ -84,7 +84,9 @@ pub trait Sandbox: Send + Sync + 'static {
     /// Ends a job's process tree.
     async fn stop_job(&self, job: &JobId) -> Result<JobStatus, SandboxError>;
 
-    /// Opens a regular file. The stream never gives more than `FileInfo::bytes`.
+    /// Opens a regular file. The stream never gives more than `FileInfo::bytes`. Links are followed
+    /// as far as they stay in the [directory](SandboxPath::directory) that the path lies in; what
+    /// they lead out of is not found.
     async fn read_file(&self, path: &SandboxPath) -> Result<(FileInfo, ByteStream), SandboxError>;
 
     /// Writes a file whole or not at all; parents are made. `bytes` and their SHA-256 (hex) are

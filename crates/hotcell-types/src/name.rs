@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits;
+use crate::{
+    limits,
+    volume::{TMP_PATH, VolumeKind, WORKSPACE_PATH},
+};
 
 /// Why a string is no file name or path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -105,6 +108,14 @@ impl SandboxPath {
                 .strip_prefix(root)
                 .is_some_and(|rest| root == "/" || rest.starts_with('/'))
     }
+
+    /// The volume or scratch directory that this path lies in, if it lies in one.
+    #[must_use]
+    pub fn directory(&self) -> Option<&'static str> {
+        let volumes = VolumeKind::ALL.map(VolumeKind::mount_path);
+        let mut all = volumes.into_iter().chain([WORKSPACE_PATH, TMP_PATH]);
+        all.find(|root| self.is_beneath(root))
+    }
 }
 
 impl FromStr for SandboxPath {
@@ -122,7 +133,7 @@ impl FromStr for SandboxPath {
         let base = if text.starts_with('/') {
             ""
         } else {
-            crate::volume::WORKSPACE_PATH
+            WORKSPACE_PATH
         };
         let mut parts: Vec<&str> = Vec::new();
         for part in base.split('/').chain(text.split('/')) {

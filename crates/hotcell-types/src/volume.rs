@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// The lease's own scratch directory, bounded in size; also the sandbox user's home.
 pub const WORKSPACE_PATH: &str = "/workspace";
+/// What is gone with the sandbox, bounded in size too.
+pub const TMP_PATH: &str = "/tmp";
 /// The user id that everything in a sandbox runs as.
 pub const SANDBOX_UID: u32 = 1000;
 /// The group id that everything in a sandbox runs as.

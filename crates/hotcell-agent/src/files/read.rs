@@ -3,8 +3,11 @@
 use std::{
     fs::File,
     io::{self, Read as _},
-    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt as _},
-    path::PathBuf,
+    os::{
+        fd::AsRawFd as _,
+        unix::{ffi::OsStrExt, fs::OpenOptionsExt as _},
+    },
+    path::{Path, PathBuf},
     pin::Pin,
     task::{Context, Poll},
 };
@@ -28,16 +31,20 @@ pub(crate) struct FileBody {
 /// Opens a regular file and starts to read it.
 ///
 /// # Errors
-/// [`AgentErrorCode::NotARegularFile`] at once for anything else, or from the file system.
-pub(crate) async fn read(path: PathBuf) -> Result<(FileInfo, FileBody), AgentError> {
-    let (file, info) = blocking(move || open(&path)).await?;
+/// [`AgentErrorCode::NotARegularFile`] at once for anything else, [`AgentErrorCode::NotFound`] for
+/// what is not in `beneath` when links are followed, or from the file system.
+pub(crate) async fn read(
+    path: PathBuf,
+    beneath: Option<PathBuf>,
+) -> Result<(FileInfo, FileBody), AgentError> {
+    let (file, info) = blocking(move || open(&path, beneath.as_deref())).await?;
     let left = info.bytes;
     let (sender, pieces) = mpsc::channel(FILE_QUEUE_PIECES);
     tokio::task::spawn_blocking(move || send(file, left, &sender));
     Ok((info, FileBody { pieces, left }))
 }
 
-fn open(path: &std::path::Path) -> Result<(File, FileInfo), AgentError> {
+fn open(path: &Path, beneath: Option<&Path>) -> Result<(File, FileInfo), AgentError> {
     // A FIFO would wait for a writer, a terminal would become ours.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let not_regular = || {
@@ -56,11 +63,23 @@ fn open(path: &std::path::Path) -> Result<(File, FileInfo), AgentError> {
             _ => failed(path, &error),
         })?;
     let metadata = file.metadata().map_err(|error| failed(path, &error))?;
+    if let Some(beneath) = beneath
+        && !is_beneath(&file, beneath).map_err(|error| failed(path, &error))?
+    {
+        return Err(failed(path, &io::ErrorKind::NotFound.into()));
+    }
     if !metadata.is_file() {
         return Err(not_regular());
     }
     let name = path.file_name().map_or(&[][..], OsStrExt::as_bytes);
     Ok((file, info(name, &metadata)))
+}
+
+/// Where the opened file really is, whatever links led there. gVisor has no `openat2` to ask for
+/// that beforehand.
+fn is_beneath(file: &File, directory: &Path) -> io::Result<bool> {
+    let place = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    Ok(place.starts_with(directory.canonicalize()?))
 }
 
 /// Reads on a thread for file work, as fast as the pieces are taken.

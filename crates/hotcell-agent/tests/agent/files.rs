@@ -209,3 +209,44 @@ fn a_refused_upload_is_read_to_its_end_and_its_connection_stays_of_use() {
         assert_eq!(read_head(&mut stream).0, 200, "{round}");
     }
 }
+
+#[test]
+fn what_a_link_puts_outside_is_not_found() {
+    let host = Host::start();
+    put(&host, "path=in/real", b"inside");
+    put(&host, "path=out/real", b"outside");
+    for (target, name) in [
+        ("real", "in/link"),
+        ("../in/link", "in/again"),
+        ("../out/real", "in/leads-out"),
+        ("../out", "in/directory"),
+        ("/etc/passwd", "in/absolute"),
+        ("/proc/uptime", "in/proc"),
+    ] {
+        symlink(target, host.workspace.join(name)).unwrap();
+    }
+    let read = |name: &str, beneath: &str| {
+        let beneath = host.workspace.join(beneath);
+        host.get(&format!(
+            "/v1/files?path={name}&beneath={}",
+            beneath.display()
+        ))
+    };
+    for inside in ["in/real", "in/link", "in/again"] {
+        assert_eq!(read(inside, "in").body, b"inside", "{inside}");
+    }
+    for outside in [
+        "in/leads-out",
+        "in/directory/real",
+        "in/absolute",
+        "in/proc",
+        "in/none",
+        "out/real",
+    ] {
+        let refused = read(outside, "in");
+        assert_eq!(refused.status, 404, "{outside}");
+        assert_eq!(refused.error().code, AgentErrorCode::NotFound, "{outside}");
+    }
+    // Whoever asks for no bound gets what the user's own commands get.
+    assert_eq!(host.get("/v1/files?path=in/leads-out").body, b"outside");
+}

@@ -19,6 +19,7 @@ checks! {
     "files" "directories are listed in pages, in byte order" Anything listing;
     "files" "what is not there, or may not be touched, is named so" Anything refusals;
     "FA-03" "a FIFO and a directory are refused at once" Anything special_files;
+    "FA-01" "a link that leads out of its directory is not found" Processes links;
     "FA-15" "pushed files are the sandbox user's own" Processes owner;
     "FA-22" "a sparse terabyte is read in bounds" Anything sparse;
     "files" "disk usage tells the truth about /workspace" Anything disk;
@@ -155,6 +156,46 @@ async fn refusals(bench: &Bench) -> Result<(), Fault> {
     ] {
         expect_refusal(at, cell.put(at, "x").await, denied)?;
     }
+    Ok(())
+}
+
+async fn links(bench: &Bench) -> Result<(), Fault> {
+    let cell = bench.shared().await?;
+    cell.put("/workspace/links/real.csv", "inside").await?;
+    cell.sh(
+        "cd /workspace/links; ln -s real.csv inside.csv; ln -s inside.csv twice.csv; \
+        ln -s ../links/real.csv up.csv; ln -s /etc/passwd passwd.csv; ln -s /etc etc; \
+        ln -s /mnt/workspace-data/f.csv volume.csv; ln -s loop.csv loop.csv; \
+        ln -s /proc/uptime proc.csv; echo outside > /mnt/workspace-data/f.csv",
+    )
+    .await?
+    .ok()?;
+    for inside in ["inside.csv", "twice.csv", "up.csv"] {
+        let at = format!("/workspace/links/{inside}");
+        ensure!(
+            cell.get(&at).await? == b"inside",
+            "{inside} is not followed"
+        );
+    }
+    for outside in [
+        "passwd.csv",
+        "etc/passwd",
+        "volume.csv",
+        "proc.csv",
+        "none.csv",
+    ] {
+        let at = path(&format!("/workspace/links/{outside}"));
+        let read = cell.sandbox.read_file(&at).await;
+        expect_refusal(outside, read.map(drop), &[AgentErrorCode::NotFound])?;
+    }
+    let at = path("/workspace/links/loop.csv");
+    let read = cell.sandbox.read_file(&at).await;
+    ensure!(read.is_err(), "a loop was read");
+    // As a control: it is there, by its own path.
+    ensure!(
+        cell.get("/mnt/workspace-data/f.csv").await? == b"outside\n",
+        "the control"
+    );
     Ok(())
 }
 

@@ -12,14 +12,17 @@ use bytes::Bytes;
 use hotcell_agent_proto::{
     AgentError, AgentErrorCode, DiskUsage, FileInfo, FileKind, Listing, MountUsage,
 };
-use hotcell_types::volume::WORKSPACE_PATH;
+use hotcell_types::{
+    SandboxPath,
+    volume::{TMP_PATH, WORKSPACE_PATH},
+};
 
 use crate::VolumeMount;
 
 /// How many links one path may lead through.
 const MAX_LINKS: usize = 40;
 /// Where the sandbox may write, beside its volumes.
-const WRITABLE: [&str; 2] = [WORKSPACE_PATH, "/tmp"];
+const WRITABLE: [&str; 2] = [WORKSPACE_PATH, TMP_PATH];
 
 /// What a file holds.
 #[derive(Clone)]
@@ -238,6 +241,18 @@ impl Files {
         }
         self.put(path, Node::File(Content::Bytes(content), mode));
         self.stat(path)
+    }
+
+    /// What the host may read; commands of the sandbox may [read](Self::read) more.
+    pub(super) fn read_beneath(
+        &self,
+        path: &SandboxPath,
+    ) -> Result<(FileInfo, Content), AgentError> {
+        let place = self.follow(path.as_str())?;
+        match path.directory() {
+            Some(directory) if !beneath(&place, directory) => Err(missing(path.as_str())),
+            _ => self.read(&place),
+        }
     }
 
     pub(super) fn read(&self, path: &str) -> Result<(FileInfo, Content), AgentError> {

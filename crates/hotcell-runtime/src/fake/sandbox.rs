@@ -239,7 +239,7 @@ impl Sandbox for FakeSandbox {
 
     async fn read_file(&self, path: &SandboxPath) -> Result<(FileInfo, ByteStream), SandboxError> {
         self.call(Effect::Read, |_| {
-            let (info, content) = lock(&self.unit.files).read(path.as_str())?;
+            let (info, content) = lock(&self.unit.files).read_beneath(path)?;
             Ok((info, pieces(content)))
         })
         .await

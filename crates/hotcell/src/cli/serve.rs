@@ -17,6 +17,8 @@ pub(super) fn run(
     listen: Option<SocketAddr>,
     agent_binary: Option<PathBuf>,
 ) -> Result<(), Exit> {
+    // Before there are threads. Sandboxes inherit what we ignore.
+    hotcell_nft::default_internal_signals().map_err(|error| Exit::failed(&error))?;
     let config = settings.load(listen, agent_binary)?;
     log(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -28,7 +28,7 @@ use hotcell_types::{
     ChatId, Clock, FileName, IdSource, LeaseId, OutputId, SandboxPath, UserId, VolumeKind,
     WorkspaceId,
     limits::{AGENT_SILENCE_MS, COLLECTION_TIMEOUT_MS, MAX_SHORTENED_PATH_CHARACTERS},
-    volume::WORKSPACE_PATH,
+    volume::{TMP_PATH, WORKSPACE_PATH},
 };
 use tokio::time::Instant;
 
@@ -83,7 +83,7 @@ const ROOTS: [&str; 4] = [
     WORKSPACE_PATH,
     VolumeKind::UserData.mount_path(),
     VolumeKind::WorkspaceData.mount_path(),
-    "/tmp",
+    TMP_PATH,
 ];
 
 pub(super) struct Collected {

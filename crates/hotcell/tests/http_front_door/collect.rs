@@ -41,12 +41,16 @@ async fn files_are_collected_and_the_rest_is_told() {
         "none.txt",
         "x.exe",
         "/etc/passwd",
+        "l.txt",
         "./a.txt",
         "/..",
     ];
     let answer = present(&daemon, &paths).await.expect(200).json();
     assert_eq!(names(&answer), ["a.txt", "b.md"]);
-    assert_eq!(reason(&answer, "none.txt"), "there is no such file");
+    // A link that leads out of its directory is as if it were not there (FA-01).
+    for path in ["none.txt", "l.txt"] {
+        assert_eq!(reason(&answer, path), "there is no such file", "{path}");
+    }
     assert_eq!(reason(&answer, "./a.txt"), "it is listed before");
     for (path, part) in [
         ("d.txt", "regular"),

@@ -41,6 +41,13 @@ async fn a_chat_gets_files_back(runtime: &str) {
         (&json!(0), &json!("42\n")),
         "{result}"
     );
+    // EX-18, also when whoever started the daemon left it signals to ignore. gVisor shows no masks,
+    // and what an engine ignores is the engine's.
+    if runtime == "runc" {
+        let masks = bash(&client, "c", "grep -E '^Sig(Ign|Blk)' /proc/self/status").await;
+        let clear = format!("SigBlk:\t{0:016}\nSigIgn:\t{0:016}\n", 0);
+        assert_eq!(masks["stdout"], clear, "{masks}");
+    }
     let result = bash(
         &client,
         "c",
