@@ -5,12 +5,7 @@
 //! beneath it. So the same mount is attached where the engine looks, and taken away again when no sandbox
 //! here names the volume any more. In the daemon's own mount namespace nothing is done.
 
-use std::{
-    collections::BTreeSet,
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, io, os::unix::fs::MetadataExt, path::Path};
 
 use hotcell_runtime::{RuntimeError, VolumeMount};
 use rustix::{
@@ -80,7 +75,7 @@ impl Scratch {
 }
 
 /// Whether a mount there can only be a volume's: what begins with a dot is not.
-fn is_volume(root: &Path, path: &PathBuf) -> bool {
+fn is_volume(root: &Path, path: &Path) -> bool {
     path.strip_prefix(root)
         .ok()
         .and_then(|below| below.components().next())
@@ -102,7 +97,7 @@ mod tests {
             ("/s/volumes/.disks/probe", false),
             ("/s/other", false),
         ] {
-            assert_eq!(is_volume(root, &path.into()), volume, "{path}");
+            assert_eq!(is_volume(root, Path::new(path)), volume, "{path}");
         }
     }
 }
