@@ -51,6 +51,7 @@ let
           start_timeout_ms = 90000;
           idle_timeout_ms = 600000;
           hard_timeout_ms = 3600000;
+          volume_bytes = 4294967296;
           scratch_bytes = 1073741824;
           max_sandboxes = 8;
         };

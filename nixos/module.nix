@@ -126,6 +126,7 @@ in
             start_timeout_ms = milliseconds "How long a call waits for its sandbox, in milliseconds.";
             idle_timeout_ms = milliseconds "How long a sandbox may be unused, in milliseconds.";
             hard_timeout_ms = milliseconds "How long a sandbox may live, in milliseconds.";
+            volume_bytes = nullable types.ints.unsigned "The size of each persistent volume, in bytes; 0 for none.";
             scratch_bytes = nullable types.ints.positive "The size of {file}`/workspace`, in bytes.";
             max_sandboxes = nullable types.ints.positive "Sandboxes at once.";
           };

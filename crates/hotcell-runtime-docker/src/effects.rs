@@ -61,6 +61,8 @@ impl Core {
                         .map_err(fault::at("let the engine's user pass to", path))?;
                 }
                 let disk = scratch.prepare(&record)?;
+                // After its record: that says which volumes are in use.
+                scratch.show(&record.mounts)?;
                 if gvisor {
                     for (bind, mount) in volumes.iter_mut().zip(&record.mounts) {
                         if bind.read_only {
@@ -288,7 +290,8 @@ impl Core {
             pin.release().map_err(fault::of("let go of a network"))?;
             fault::if_there(std::fs::remove_file(&resolver))
                 .map_err(fault::at("remove", &resolver))?;
-            scratch.remove(&same)
+            scratch.remove(&same)?;
+            scratch.hide_unused()
         })
         .await
     }

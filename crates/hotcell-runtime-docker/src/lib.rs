@@ -35,6 +35,7 @@ mod presence;
 mod raw;
 mod runtime;
 mod scratch;
+mod shown;
 mod site;
 mod tool;
 mod truth;

@@ -262,7 +262,10 @@ impl Scratch {
     }
 
     /// Runs `work` on a thread that sees the mounts that the engine sees.
-    fn at_the_engine<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    pub(crate) fn at_the_engine<T: Send>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send,
+    ) -> io::Result<T> {
         let namespace = self.engine_mounts()?;
         thread::scope(|scope| {
             scope
@@ -277,6 +280,16 @@ impl Scratch {
                 .join()
                 .unwrap_or_else(|_| Err(io::Error::other("the thread of a mount ended early")))
         })
+    }
+
+    /// Whether the engine sees other mounts than we do.
+    pub(crate) fn is_elsewhere(&self) -> io::Result<bool> {
+        Ok(self.engine_mounts()?.is_some())
+    }
+
+    /// Beneath which all volumes are.
+    pub(crate) fn volume_root(&self) -> PathBuf {
+        self.root.parent().unwrap_or(&self.root).to_owned()
     }
 
     /// The engine's mount namespace; `None` when it is ours.
@@ -349,20 +362,25 @@ pub(crate) fn make_passable(path: &Path) -> Result<(), RuntimeError> {
 }
 
 /// Whether something is mounted there, in the calling thread's namespace.
-fn is_mounted(target: &Path) -> io::Result<bool> {
+pub(crate) fn is_mounted(target: &Path) -> io::Result<bool> {
     Ok(last_mounted_beneath(target)?.is_some_and(|found| found == target))
 }
 
 /// The latest mount that is there or beneath, in the calling thread's namespace.
 fn last_mounted_beneath(target: &Path) -> io::Result<Option<PathBuf>> {
+    Ok(mounts()?
+        .into_iter()
+        .rfind(|mounted| mounted.starts_with(target)))
+}
+
+/// Every mount in the calling thread's namespace, in their order.
+pub(crate) fn mounts() -> io::Result<Vec<PathBuf>> {
     let mut table = String::new();
     File::open("/proc/thread-self/mountinfo")?
         .take(limits::MAX_ENGINE_FILE_BYTES)
         .read_to_string(&mut table)?;
     let mounted = table.lines().filter_map(|line| line.split(' ').nth(4));
-    Ok(mounted
-        .map(PathBuf::from)
-        .rfind(|mounted| mounted.starts_with(target)))
+    Ok(mounted.map(PathBuf::from).collect())
 }
 
 fn read_record(disk: &Disk) -> Option<Record> {

@@ -11,7 +11,7 @@
 
 use std::{
     fs::{self, File, Permissions},
-    io,
+    io::{self, Read},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::PermissionsExt,
@@ -27,7 +27,8 @@ use hotcell_runtime::RuntimeError;
 use hotcell_types::{VolumeKind, limits};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change,
+    mount_remount, unmount,
 };
 use tokio::{sync::oneshot, time::Instant};
 
@@ -42,6 +43,9 @@ use crate::{
     scratch::ScratchMount,
 };
 
+/// The longest table of mounts that is read, in bytes.
+const MAX_MOUNT_TABLE_BYTES: u64 = 64 << 20;
+
 /// All that a start needs.
 pub(crate) struct Birth {
     pub(crate) engine: Arc<Engine>,
@@ -55,6 +59,8 @@ pub(crate) struct Birth {
     pub(crate) reach: Reach,
     pub(crate) dir: EngineDir,
     pub(crate) scratch: Option<ScratchMount>,
+    /// Beneath which volumes are mounted.
+    pub(crate) volume_root: PathBuf,
     pub(crate) bundle: Bundle,
 }
 
@@ -79,6 +85,7 @@ impl Birth {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
             .map_err(fault::of("unshare namespaces"))?;
         private_mounts().map_err(fault::of("make the mounts private"))?;
+        self.leave_others_volumes()?;
         let mounting = self.scratch.as_ref().map(ScratchMount::begin).transpose()?;
         let network = self.fix().and_then(|()| self.connect());
         if let Some(mounting) = mounting {
@@ -109,6 +116,37 @@ impl Birth {
             "started"
         );
         outcome.and(removed)
+    }
+
+    /// Unmounts, in this namespace, the volumes of others: a sandbox must not keep the disk of a volume
+    /// in use that was deleted or is to be checked.
+    fn leave_others_volumes(&self) -> Result<(), RuntimeError> {
+        let own = |path: &Path| {
+            let mut volumes = self.bundle.volumes.iter();
+            volumes.any(|volume| volume.host_path == path)
+        };
+        let leave = || -> io::Result<()> {
+            let mut table = String::new();
+            File::open("/proc/thread-self/mountinfo")?
+                .take(MAX_MOUNT_TABLE_BYTES)
+                .read_to_string(&mut table)?;
+            let targets = table.lines().filter_map(|line| line.split(' ').nth(4));
+            let others = targets.map(Path::new).filter(|path| {
+                *path != self.volume_root && path.starts_with(&self.volume_root) && !own(path)
+            });
+            for path in others.collect::<Vec<_>>().into_iter().rev() {
+                match unmount(path, UnmountFlags::DETACH) {
+                    // It went by itself: unmounts of the host come in here.
+                    Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Ok(())
+        };
+        leave().map_err(fault::at(
+            "leave the volumes of others in",
+            &self.volume_root,
+        ))
     }
 
     /// Mounts everything that the sandbox may only read, read-only, and has the engine take it

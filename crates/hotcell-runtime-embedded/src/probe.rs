@@ -120,6 +120,7 @@ async fn attempt(
         reach: Reach::Nothing,
         dir,
         scratch: None,
+        volume_root: config.volume_root.clone(),
         bundle: Bundle {
             lease: lease.clone(),
             key: key.clone(),

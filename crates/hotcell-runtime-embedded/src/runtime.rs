@@ -202,6 +202,7 @@ impl Embedded {
             reach: record.network.into(),
             dir: engine.clone(),
             scratch: self.scratch.mount_of(&dir),
+            volume_root: self.config.volume_root.clone(),
             bundle: Bundle {
                 lease: lease.clone(),
                 key: key.clone(),

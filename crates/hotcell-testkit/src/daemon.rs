@@ -97,6 +97,10 @@ impl TestDaemon {
         let config = Config::parse(&options.toml, &overrides);
         let mut config = config.unwrap_or_else(|error| panic!("{error}"));
         config.lease = options.limits;
+        // A test that ends without a shutdown would leave mounts behind.
+        if !options.toml.contains("volume_bytes") {
+            config.volume_bytes = None;
+        }
         config.max_sandboxes = options.max_sandboxes;
         let fake: Arc<Mutex<Option<FakeRuntime>>> = Arc::default();
         let mut deps = options.deps;

@@ -26,6 +26,21 @@ pub struct Site {
     dir: TempDir,
 }
 
+impl Drop for Site {
+    /// A test that failed half-way leaves no mount behind.
+    fn drop(&mut self) {
+        let of = |table: String, dir: &Path| -> Vec<PathBuf> {
+            let targets = table.lines().filter_map(|line| line.split(' ').nth(4));
+            let ours = targets.map(PathBuf::from).filter(|it| it.starts_with(dir));
+            ours.collect()
+        };
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for target in of(mounts, self.dir.path()).iter().rev() {
+            let _ = Command::new("umount").arg("-l").arg(target).status();
+        }
+    }
+}
+
 impl Site {
     /// Lays an installation that uses the images beneath `images` (a link to that directory).
     /// `runtime` is the text of the `[runtime]` table.

@@ -82,6 +82,12 @@ pub const DEFAULT_START_TIMEOUT_MS: u64 = 90_000;
 pub const DEFAULT_IDLE_TIMEOUT_MS: u64 = 600_000;
 /// How long a sandbox may live at all.
 pub const DEFAULT_HARD_TIMEOUT_MS: u64 = 3_600_000;
+/// The size of a persistent volume: `/mnt/user-data` of a member, `/mnt/workspace-data`.
+pub const DEFAULT_VOLUME_BYTES: u64 = 4096 * MIB;
+/// How long a tool may take to make, check, grow or mount a volume.
+pub const VOLUME_TOOL_TIMEOUT_MS: u64 = 60_000;
+/// How often volumes that nobody uses are unmounted.
+pub const VOLUME_RELEASE_INTERVAL_MS: u64 = 300_000;
 /// The size of `/workspace`.
 pub const DEFAULT_SCRATCH_BYTES: u64 = 1024 * MIB;
 /// The size of `/dev/shm`.
@@ -91,6 +97,12 @@ pub const DEFAULT_MAX_SANDBOXES: usize = 64;
 
 /// How far a signed request's clock may be off, both ways.
 pub const MAX_CLOCK_SKEW_SECONDS: u64 = 60;
+/// From which distance of a backend's clock an operator is told.
+pub const CLOCK_SKEW_WARNING_SECONDS: u64 = 30;
+/// How long a clock that was off is remembered: it may have been set right since.
+pub const CLOCK_SKEW_MEMORY_MS: u64 = 600_000;
+/// Backends whose clocks are off that are remembered at once.
+pub const MAX_SKEWED_CLIENTS: usize = 1_000;
 /// Nonces remembered at once; past it signed requests are refused as busy.
 pub const MAX_NONCES: usize = 1_000_000;
 /// How long a request body may take to arrive, without progress.

@@ -32,6 +32,8 @@ const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 const MIN_TIMEOUT_MS: u64 = 100;
 /// The longest limit that a configuration may set, in milliseconds: thirty days.
 const MAX_TIMEOUT_MS: u64 = 30 * 24 * 3_600_000;
+/// The smallest persistent volume that a configuration may set, in bytes.
+const MIN_VOLUME_BYTES: u64 = 32 * 1024 * 1024;
 /// The smallest `/workspace` that a configuration may set, in bytes.
 const MIN_SCRATCH_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -92,6 +94,8 @@ pub struct Config {
     pub lease: LeaseLimits,
     /// The size of `/workspace`, in bytes.
     pub scratch_bytes: u64,
+    /// The size of a persistent volume, in bytes; `None` when volumes end where the disk ends.
+    pub volume_bytes: Option<u64>,
     /// What the profile `default` allows besides these two; see [`Config::profile_limits`].
     pub profile: ProfileLimits,
     /// Sandboxes that run at once.
@@ -242,6 +246,7 @@ struct LimitsTable {
     idle_timeout_ms: Option<u64>,
     hard_timeout_ms: Option<u64>,
     scratch_bytes: Option<u64>,
+    volume_bytes: Option<u64>,
     max_sandboxes: Option<usize>,
 }
 
@@ -283,6 +288,15 @@ impl File {
             let problem = format!("must be at least {MIN_SCRATCH_BYTES}");
             return Err(value("limits.scratch_bytes", problem));
         }
+        let volume_bytes = match self.limits.volume_bytes {
+            None => Some(limits::DEFAULT_VOLUME_BYTES),
+            Some(0) => None,
+            Some(bytes) if bytes < MIN_VOLUME_BYTES => {
+                let problem = format!("must be 0 (no size) or at least {MIN_VOLUME_BYTES}");
+                return Err(value("limits.volume_bytes", problem));
+            }
+            some => some,
+        };
         let worker_threads = self.worker_threads.unwrap_or(2);
         if !(1..=256).contains(&worker_threads) {
             return Err(value("worker_threads", "must be between 1 and 256"));
@@ -340,6 +354,7 @@ impl File {
                 )?,
             },
             scratch_bytes,
+            volume_bytes,
             profile,
             max_sandboxes,
             log_level: over
@@ -422,6 +437,7 @@ mod tests {
             ("[limits]\nidle_timeout_ms = 0", "limits.idle_timeout_ms"),
             ("[limits]\nmax_sandboxes = 0", "limits.max_sandboxes"),
             ("[limits]\nscratch_bytes = 1", "limits.scratch_bytes"),
+            ("[limits]\nvolume_bytes = 1", "limits.volume_bytes"),
             ("state_dir = 'relative'", "state_dir"),
             ("[runtime]\nkind = 'kata'", "kata"),
             ("[runtime]\nkind = 'docker'", "runtime.image"),

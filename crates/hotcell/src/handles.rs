@@ -544,9 +544,15 @@ impl Sandboxes {
     }
 
     fn profile_view(&self) -> ProfileView {
+        let mut view = self.context.profile.view();
+        // What is known of clocks is of now, not of the last preflight.
+        let skew = self.context.skew.check(self.context.clock.now());
+        if let Some(shown) = view.checks.iter_mut().find(|check| check.id == skew.id) {
+            *shown = skew;
+        }
         ProfileView {
             warm: self.context.live.pool.view(),
-            ..self.context.profile.view()
+            ..view
         }
     }
 }

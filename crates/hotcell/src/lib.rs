@@ -23,6 +23,7 @@ pub mod metrics;
 mod oversight;
 pub mod serve;
 pub mod service;
+mod skew;
 mod store_check;
 pub mod switches;
 pub mod unit;

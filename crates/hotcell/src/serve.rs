@@ -141,6 +141,7 @@ pub struct Daemon {
     appliance: Appliance,
     calls: Calls,
     eraser: Eraser,
+    volumes: Volumes,
     listeners: JoinSet<()>,
     stopping: CancellationToken,
 }
@@ -172,8 +173,9 @@ impl Daemon {
         let tmp = config.state_dir.join("tmp");
         empty_dir(&tmp)?;
         let failed = |path: PathBuf| move |source| StartError::File { path, source };
-        let volumes =
-            Volumes::open(&config.state_dir).map_err(failed(config.state_dir.join("volumes")))?;
+        let volumes = open_volumes(config)
+            .await
+            .map_err(failed(config.state_dir.join("volumes")))?;
         let outputs = OutputStore::open(&config.state_dir, &tmp)
             .map_err(failed(config.state_dir.join("outputs")))?;
         sweep_outputs(&outputs, &store).await;
@@ -213,7 +215,7 @@ impl Daemon {
             outputs,
             output_limits,
             eraser: eraser.clone(),
-            uploads: UploadStore::new(volumes, &tmp, config.profile.inputs),
+            uploads: UploadStore::new(volumes.clone(), &tmp, config.profile.inputs),
             calls: calls.clone(),
             idempotency: Idempotency::new(&*deps.ids),
             nonces,
@@ -232,6 +234,11 @@ impl Daemon {
                     Arc::clone(&deps.clock),
                     stopping.clone(),
                 ));
+                listeners.spawn(upkeep::release_volumes(
+                    volumes.clone(),
+                    appliance.sandboxes(),
+                    stopping.clone(),
+                ));
                 tracing::info!(%addr, "hotcell serves");
                 Ok(Self {
                     addr,
@@ -239,6 +246,7 @@ impl Daemon {
                     appliance,
                     calls,
                     eraser,
+                    volumes,
                     listeners,
                     stopping,
                 })
@@ -279,6 +287,12 @@ impl Daemon {
         while self.listeners.join_next().await.is_some() {}
         self.eraser.stop().await;
         self.appliance.stop().await;
+        let volumes = self.volumes;
+        match tokio::task::spawn_blocking(move || volumes.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "not every volume could be unmounted"),
+            Err(error) => tracing::warn!(%error, "not every volume could be unmounted"),
+        }
         if let Err(error) = self.store.close().await {
             tracing::error!(%error, "the store did not close cleanly");
         }
@@ -406,6 +420,13 @@ async fn open_store(config: &Config, deps: &Deps, key: StoreKey) -> Result<Store
     };
     let opened = tokio::task::spawn_blocking(move || Store::open(&path, key, clock, ids));
     Ok(opened.await.map_err(failed)??)
+}
+
+async fn open_volumes(config: &Config) -> io::Result<Volumes> {
+    let (state, bytes) = (config.state_dir.clone(), config.volume_bytes);
+    tokio::task::spawn_blocking(move || Volumes::open_bounded(&state, bytes))
+        .await
+        .map_err(io::Error::other)?
 }
 
 async fn sweep_outputs(outputs: &OutputStore, store: &Store) {

@@ -6,6 +6,8 @@ use hotcell_store::{Store, StoreError};
 use hotcell_types::{Clock, UnixMillis, limits};
 use tokio_util::sync::CancellationToken;
 
+use crate::{handles::Sandboxes, volumes::Volumes};
+
 /// What was forgotten in one round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Forgotten {
@@ -30,6 +32,38 @@ pub(crate) async fn run(store: Store, clock: Arc<dyn Clock>, stopping: Cancellat
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = stopping.cancelled() => return,
+        }
+    }
+}
+
+/// Unmounts volumes that nobody uses, every [`limits::VOLUME_RELEASE_INTERVAL_MS`], until it is told to
+/// stop.
+pub(crate) async fn release_volumes(
+    volumes: Volumes,
+    sandboxes: Sandboxes,
+    stopping: CancellationToken,
+) {
+    let context = sandboxes.context();
+    loop {
+        let pause = Duration::from_millis(limits::VOLUME_RELEASE_INTERVAL_MS);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stopping.cancelled() => return,
+        }
+        let (volumes, context) = (volumes.clone(), Arc::clone(&context));
+        let released = tokio::task::spawn_blocking(move || {
+            volumes.release(|| {
+                let live = context.live.all();
+                live.iter()
+                    .map(|lease| (lease.workspace.clone(), lease.user.clone()))
+                    .collect()
+            })
+        });
+        match released.await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(released)) => tracing::debug!(released, "unmounted volumes"),
+            Ok(Err(error)) => tracing::warn!(%error, "volumes cannot be unmounted"),
+            Err(error) => tracing::warn!(%error, "volumes cannot be unmounted"),
         }
     }
 }

@@ -64,6 +64,15 @@ class Problem(Exception):
         super().__init__(f"{status} {self.code}: {detail}")
 
 
+def new_key():
+    """A fresh idempotency key, for one request and its repeats."""
+    return secrets.token_urlsafe(24)
+
+
+def _keyed(idempotency_key):
+    return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+
+
 class _Connection:
     """One kept-alive connection."""
 
@@ -126,12 +135,13 @@ class Client:
         signed = sign(self._key, self._secret, method, target, hashlib.sha256(body).hexdigest())
         return self._connection.send(method, target, {**(headers or {}), **signed}, body or None)
 
-    def call(self, method, target, body=None):
+    def call(self, method, target, body=None, headers=None):
         """Sends JSON, returns JSON (or the bytes, where the answer is no JSON)."""
         if body is None:
-            return _answer(self.open(method, target))
+            return _answer(self.open(method, target, headers=headers))
         data = json.dumps(body).encode()
-        return _answer(self.open(method, target, data, {"Content-Type": "application/json"}))
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        return _answer(self.open(method, target, data, headers))
 
     def tools(self):
         """The two tools' definitions, for a model."""
@@ -160,8 +170,11 @@ class Chat:
     def uploads(self):
         return self._client.call("GET", self._base + "/uploads" + self._who)
 
-    def bash(self, command, timeout_ms=None, restart=None, on_output=None):
+    def bash(self, command, timeout_ms=None, restart=None, on_output=None, idempotency_key=None):
         """Runs a command and returns its result.
+
+        With an `idempotency_key` (see `new_key`) the same call can be made again after an answer
+        was lost: the command does not run twice, and the first answer comes again.
 
         With `on_output(stream, text)` the output is handed over while it comes; when the
         connection breaks in the middle, the call is taken up where it was, not run again.
@@ -172,11 +185,11 @@ class Chat:
         if restart is not None:
             body["restart"] = restart
         if on_output is None:
-            return self._client.call("POST", self._base + "/bash", body)
-        return self._follow(json.dumps(body).encode(), on_output)
+            return self._client.call("POST", self._base + "/bash", body, _keyed(idempotency_key))
+        return self._follow(json.dumps(body).encode(), on_output, _keyed(idempotency_key))
 
-    def _follow(self, body, on_output):
-        headers = {"Accept": "text/event-stream", "Content-Type": "application/json"}
+    def _follow(self, body, on_output, keyed):
+        headers = {"Accept": "text/event-stream", "Content-Type": "application/json", **keyed}
         response = self._client.open("POST", self._base + "/bash", body, headers)
         call, last_id = None, None
         while True:
@@ -206,9 +219,23 @@ class Chat:
             target = self._base + "/bash/" + quote(call) + self._who
             response = self._client.open("GET", target, b"", headers)
 
-    def present_files(self, paths):
+    def present_files(self, paths, idempotency_key=None):
         """Collects files into the chat: `{"outputs": […], "skipped": […]}`."""
-        return self._client.call("POST", self._base + "/present_files", {"user": self._user, "paths": paths})
+        body = {"user": self._user, "paths": paths}
+        return self._client.call("POST", self._base + "/present_files", body, _keyed(idempotency_key))
+
+    def start_job(self, command, idempotency_key=None):
+        """Starts a command that outlives the call; the answer has its `id`."""
+        body = {"user": self._user, "command": command}
+        return self._client.call("POST", self._base + "/jobs", body, _keyed(idempotency_key))
+
+    def job(self, job):
+        """A job as it stands, by its id."""
+        return self._client.call("GET", self._base + "/jobs/" + quote(job) + self._who)
+
+    def stop_job(self, job):
+        """Ends a job and all that it started."""
+        return self._client.call("DELETE", self._base + "/jobs/" + quote(job) + self._who)
 
     def outputs(self):
         return self._client.call("GET", self._base + "/outputs" + self._who)

@@ -252,6 +252,8 @@ impl LeaseMachine {
             self.missing = EndReason::RuntimeRestarted;
         }
         let left_ms = self.limits.ends_at(self.created_at).millis_since(now);
+        // A clock that was set back since must not give it more than it could ever have had.
+        let left_ms = left_ms.min(self.limits.hard_timeout_ms);
         match self.recorded {
             LeaseState::Ended => {
                 self.phase = Phase::Ended;

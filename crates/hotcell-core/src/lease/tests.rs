@@ -374,6 +374,25 @@ fn a_lease_older_than_its_hard_limit_ends_at_once_after_a_restart() {
     assert_eq!(effects[0], Effect::SetTimer(Timer::Hard, 0));
 }
 
+/// LC-05: while a daemon runs its timers count, and the wall clock does not; at its start the record does.
+#[test]
+fn a_step_of_the_clock_moves_the_hard_limit_by_the_step_at_most_and_only_at_a_restart() {
+    let hour = 3_600_000;
+    let hard = LIMITS.hard_timeout_ms;
+    for (now, left) in [
+        (NOW.0 + 1_000, hard - 1_000),
+        (NOW.0 + 1_000 + hour, (hard - 1_000).saturating_sub(hour)),
+        // Set back: never more than a whole limit from now on.
+        (NOW.0 - 900_000, hard),
+        (0, hard),
+        (u64::MAX, 0),
+    ] {
+        let mut machine = machine(Idle);
+        let effects = machine.apply(Event::Resumed { at_boot: true }, UnixMillis(now));
+        assert_eq!(effects[0], Effect::SetTimer(Timer::Hard, left), "{now}");
+    }
+}
+
 /// One step of a run: which pending thing happens, and how.
 #[derive(Debug, Clone)]
 enum Move {

@@ -13,8 +13,8 @@ use super::{
     crew::Crew, egress::Egress, jobs::JobBook, live::Live, profile::Profile, sweep::FinalSweep,
 };
 use crate::{
-    denials::Denials, metrics::Metrics, store_check::StoreCheck, switches::Switches,
-    volumes::Volumes,
+    denials::Denials, metrics::Metrics, skew::ClockSkew, store_check::StoreCheck,
+    switches::Switches, volumes::Volumes,
 };
 
 /// What every actor needs. Made once, shared by all.
@@ -36,6 +36,8 @@ pub(crate) struct Context {
     pub(crate) switches: Switches,
     pub(crate) denials: Denials,
     pub(crate) store_check: StoreCheck,
+    /// The clocks of backends.
+    pub(crate) skew: ClockSkew,
     pub(crate) metrics: Metrics,
     pub(crate) live: Live,
     pub(crate) crew: Crew,

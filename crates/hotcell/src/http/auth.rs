@@ -129,6 +129,8 @@ fn check(app: &App, request: &Request) -> Result<(Principal, String), ApiError> 
                 "So many requests came in the last minutes that no more can be told from replays. Try again in a minute.",
             ),
         })?;
+    let skew = &app.sandboxes.context().skew;
+    skew.measure(&credential.id, head.timestamp, now);
     let principal = Principal {
         credential: credential.id,
         organization: credential.organization,

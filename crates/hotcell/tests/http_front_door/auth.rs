@@ -1,7 +1,8 @@
 //! Who may come in: AP-01, AP-02, AP-03, AP-04, AP-06, AP-12.
 
+use hotcell_testkit::wait_for;
 use hotcell_wire::body_sha256;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
@@ -340,6 +341,21 @@ async fn a_minute_of_skew_is_accepted_both_ways_and_no_more() {
             assert_eq!(answer.json()["server_seconds"], now);
         }
     }
+    // The farthest that got in is told to the operator, with its figure.
+    let told = wait_for("the warning", async || {
+        let shown = daemon.admin("GET", "profiles", &Value::Null).await.json();
+        let checks = shown["profiles"][0]["checks"].as_array()?.clone();
+        let skew = checks
+            .into_iter()
+            .find(|it| it["id"] == "auth.clock_skew")?;
+        (skew["status"] == "warn").then_some(skew)
+    })
+    .await;
+    let words = told["message"].as_str().unwrap();
+    assert!(
+        words.contains("60 s") && words.contains(&client.key),
+        "{words}"
+    );
     // Signed rightly with the wrong unit.
     for stamp in [now * 1000, 1_000_000_000, 1 << 63, u64::MAX, 0] {
         let headers = client.signed_at("GET", "/v1/tools", b"", stamp, &nonce());
@@ -354,6 +370,9 @@ async fn a_minute_of_skew_is_accepted_both_ways_and_no_more() {
         "0x6b49d200",
         "-1",
         "",
+        &format!("{}\u{a0}", &time[..1]),
+        &format!("{} {}", &time[..5], &time[5..]),
+        "9223372036854775808",
         "2027-01-15T08:00:00Z",
         "18446744073709551616",
         &format!("{time}.0"),

@@ -64,6 +64,29 @@ content = chat.download(presented["outputs"][0])
 assert isinstance(content, bytes) and content.startswith(b"{}"), content
 assert len(chat.outputs()["outputs"]) == 1
 
+key = hotcell.new_key()
+first = chat.bash("append /workspace/once x", idempotency_key=key)
+again = chat.bash("append /workspace/once x", idempotency_key=key)
+assert first == again, (first, again)
+assert chat.bash("cat /workspace/once")["stdout"] == first["stdout"] + "x\n", "it ran once"
+key = hotcell.new_key()
+assert chat.bash("echo once", on_output=lambda *piece: None, idempotency_key=key)["stdout"] == "once\n"
+try:
+    chat.bash("echo twice", idempotency_key=key)
+except hotcell.Problem as problem:
+    assert (problem.status, problem.code) == (409, "idempotency_key_reused"), problem
+else:
+    raise AssertionError("one key was taken for two commands")
+key = hotcell.new_key()
+first, again = (chat.present_files(["r.json"], idempotency_key=key) for _ in range(2))
+assert first == again and len(chat.outputs()["outputs"]) == 2, (first, again)
+try:
+    chat.start_job("sleep 10", idempotency_key=hotcell.new_key())
+except hotcell.Problem as problem:
+    assert problem.code == "jobs_off", problem
+else:
+    raise AssertionError("jobs are off by default")
+
 assert chat.lease()["user"] == "ada@example.org"
 assert chat.end()["end"] == "requested"
 try:

@@ -90,7 +90,8 @@ impl TestDaemon {
             run_dir: Some(dir.path().join("run")),
             ..Overrides::default()
         };
-        let text = "[runtime]\nimage = 'fake'\n";
+        // A test that ends without a shutdown would leave mounts behind.
+        let text = "[runtime]\nimage = 'fake'\n[limits]\nvolume_bytes = 0\n";
         let config = Config::parse(text, &over).unwrap();
         let token_file = config.operator_token_file.clone();
         let made: Arc<OnceLock<FakeRuntime>> = Arc::default();

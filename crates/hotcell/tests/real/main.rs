@@ -16,6 +16,7 @@ mod pressure;
 mod refusal;
 mod restart;
 mod stub;
+mod volumes;
 mod warm;
 
 use std::{

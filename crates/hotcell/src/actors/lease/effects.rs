@@ -13,7 +13,7 @@ use hotcell_core::{
     model::{AuditRow, LeaseRecord},
 };
 use hotcell_runtime::{
-    Labels, Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxError, SandboxSpec,
+    Labels, Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxError, SandboxSpec, VolumeMount,
 };
 use hotcell_store::StoreError;
 use hotcell_types::limits;
@@ -157,6 +157,8 @@ impl Effects {
             Event::SandboxStarted,
             |context, runtime| async move {
                 context.egress.ensure(&context, &record).await?;
+                // A volume of one that was idle may have been unmounted.
+                volumes_of(&context, &record).await?;
                 let key = context.store.agent_key(&lease);
                 runtime.start(&lease, &key).await
             },
@@ -397,17 +399,7 @@ async fn create(
     runtime: &dyn Runtime,
     record: &LeaseRecord,
 ) -> Result<(), RuntimeError> {
-    let volumes = context.volumes.clone();
-    let of = record.clone();
-    let mounts = tokio::task::spawn_blocking(move || volumes.mounts_for(&of));
-    let mounts = match mounts.await {
-        Ok(Ok(mounts)) => mounts,
-        Ok(Err(error)) if error.kind() == std::io::ErrorKind::StorageFull => {
-            return Err(RuntimeError::DiskFull(error.to_string()));
-        }
-        Ok(Err(error)) => return Err(no_volumes(&error)),
-        Err(error) => return Err(no_volumes(&error)),
-    };
+    let mounts = volumes_of(context, record).await?;
     let spec = SandboxSpec {
         labels: Labels {
             installation: context.store.installation(),
@@ -449,6 +441,24 @@ async fn claim(context: &Context, runtime: &dyn Runtime, spec: &SandboxSpec) -> 
             context.metrics.claimed("cold");
             false
         }
+    }
+}
+
+/// The volumes of a lease, there and mounted.
+async fn volumes_of(
+    context: &Context,
+    record: &LeaseRecord,
+) -> Result<Vec<VolumeMount>, RuntimeError> {
+    let volumes = context.volumes.clone();
+    let of = record.clone();
+    let mounts = tokio::task::spawn_blocking(move || volumes.mounts_for(&of));
+    match mounts.await {
+        Ok(Ok(mounts)) => Ok(mounts),
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::StorageFull => {
+            Err(RuntimeError::DiskFull(error.to_string()))
+        }
+        Ok(Err(error)) => Err(no_volumes(&error)),
+        Err(error) => Err(no_volumes(&error)),
     }
 }
 

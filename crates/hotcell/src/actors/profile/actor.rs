@@ -9,7 +9,7 @@ use hotcell_types::limits;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::{OpenRuntime, ProfileMsg, sweep};
+use super::{OpenRuntime, ProfileMsg, checks, sweep};
 use crate::{actors::context::Context, handles::ProfileState};
 
 /// The first pause before an engine that could not be opened is tried again; it doubles.
@@ -207,9 +207,10 @@ impl ProfileActorState {
             self.checking = true;
             let context = Arc::clone(&self.context);
             self.task(myself, async move {
-                let mut checks = runtime.preflight().await;
-                checks.extend(context.egress.preflight().await);
-                ProfileMsg::Checked(checks)
+                let mut found = runtime.preflight().await;
+                found.extend(context.egress.preflight().await);
+                found.extend(checks::of_daemon(&context).await);
+                ProfileMsg::Checked(found)
             });
         }
     }

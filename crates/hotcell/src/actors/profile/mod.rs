@@ -10,6 +10,7 @@
 //! Everybody else sees the profile through [`Profile`], without a mailbox in between.
 
 mod actor;
+mod checks;
 mod msg;
 mod sweep;
 
