@@ -14,7 +14,9 @@ use std::{
 };
 
 use hotcell_egress::{
-    dns::{DnsFilter, DnsParts, DnsServer, EventSink, FilterEvent, serve, upstream::Resolvers},
+    dns::{
+        DnsFilter, DnsParts, DnsServer, EventSink, FilterEvent, serve_only, upstream::Resolvers,
+    },
     filter::{FilterSettings, SandboxFilter},
     firewall::Firewall,
     layout::{self, LeaseFilter, LeaseRules, Link, Reach, Scope, learned_set},
@@ -232,10 +234,11 @@ impl Guard {
             events: events.clone(),
             rate_per_second: DnsParts::USUAL_RATE_PER_SECOND,
         });
-        let server = serve(
+        let server = serve_only(
             dns.clone(),
             UdpSocket::from_std(udp).unwrap(),
             TcpListener::from_std(tcp).unwrap(),
+            vec![site.v4.sandbox.into()],
         );
         Filter {
             rules,
