@@ -14,7 +14,9 @@ use std::{
 };
 
 use hotcell_egress::{
-    dns::{DnsFilter, DnsParts, DnsServer, EventSink, FilterEvent, serve, upstream::Resolvers},
+    dns::{
+        DnsFilter, DnsParts, DnsServer, EventSink, FilterEvent, serve_only, upstream::Resolvers,
+    },
     filter::{FilterSettings, SandboxFilter},
     firewall::Firewall,
     layout::{self, LeaseFilter, LeaseRules, Link, Reach, Scope, learned_set},
@@ -187,7 +189,7 @@ impl Guard {
         let rules = rules(lease, site, &model);
         self.conntrack.forget(site.v4.sandbox.into()).await.unwrap();
         self.firewall.add_lease(&table(), &rules).await.unwrap();
-        self.answer(lease, site, model, rules)
+        self.answer(lease, site, model, rules).await
     }
 
     /// Takes over the filter of a running sandbox, the only one in its namespace.
@@ -205,21 +207,25 @@ impl Guard {
         let learned = learned_set(lease.short(), Family::V4).to_string();
         let remaining = report.sets[&learned].remaining_ms.clone();
         model.adopt(UnixMillis(0), remaining);
-        self.answer(lease, site, model, rules)
+        self.answer(lease, site, model, rules).await
     }
 
     fn model(&self, policy: Policy) -> SandboxFilter {
         SandboxFilter::new(Some(policy), &self.around, FilterSettings::default())
     }
 
-    fn answer(
+    async fn answer(
         &self,
         lease: &LeaseId,
         site: &FilterSite,
         model: SandboxFilter,
         rules: LeaseRules,
     ) -> Filter {
-        let DnsSockets { udp, tcp } = dns_sockets(namespace(site), site.v4.gateway.into()).unwrap();
+        // Those of a filter that was dropped just now may be open for a moment more.
+        let sockets = crate::wait_for("the resolver's sockets", async || {
+            dns_sockets(namespace(site), site.v4.gateway.into()).ok()
+        });
+        let DnsSockets { udp, tcp } = sockets.await;
         let events = Arc::new(Events::default());
         let learned = |family| (family, learned_set(lease.short(), family));
         let dns = DnsFilter::new(DnsParts {
@@ -232,10 +238,11 @@ impl Guard {
             events: events.clone(),
             rate_per_second: DnsParts::USUAL_RATE_PER_SECOND,
         });
-        let server = serve(
+        let server = serve_only(
             dns.clone(),
             UdpSocket::from_std(udp).unwrap(),
             TcpListener::from_std(tcp).unwrap(),
+            vec![site.v4.sandbox.into()],
         );
         Filter {
             rules,

@@ -161,8 +161,21 @@ impl Daemon {
 
     /// Starts the installation that is in `directory`.
     pub(crate) fn resume(hotcell: &Path, directory: &Path) -> Result<Self> {
+        Self::resume_in(&[], hotcell, directory)
+    }
+
+    /// The same by way of a launcher, which becomes the program that follows its own words.
+    pub(crate) fn resume_in(launcher: &[String], hotcell: &Path, directory: &Path) -> Result<Self> {
         let log = fs::File::create(directory.join("daemon.log"))?;
-        let mut child = Command::new(hotcell)
+        let mut command = match launcher {
+            [] => Command::new(hotcell),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(hotcell);
+                command
+            }
+        };
+        let mut child = command
             .arg("serve")
             .arg("--config")
             .arg(directory.join("hotcell.toml"))

@@ -1,4 +1,7 @@
-//! `cargo xtask demo`: a chat turns a real table into finished files.
+//! `cargo xtask demo`: a chat turns a real table into finished files, and another one shows what a
+//! network policy lets through.
+
+mod network;
 
 use std::{
     fs,
@@ -44,7 +47,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let daemon = timings.measure("start the appliance", || {
         Daemon::start(&parts, &directory, Engine::named(&runtime)?)
     })?;
-    let played = timings.measure("the chat", || play(&daemon, &table));
+    let played = timings
+        .measure("the chat", || play(&daemon, &table))
+        .and_then(|()| {
+            timings.measure("the network", || {
+                network::play(&parts.hotcell, &daemon.directory)
+            })
+        });
     if let Err(error) = played {
         let log = daemon.directory.join("daemon.log");
         let text = fs::read_to_string(&log).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    graph,
+    cases, graph,
     shell::{self, step},
 };
 
@@ -20,6 +20,7 @@ pub(crate) fn run(write: bool) -> Result<()> {
     } else {
         "comparing generated files"
     });
+    cases::check()?;
     let architecture = shell::root().join("docs/architecture.md");
     let text = std::fs::read_to_string(&architecture).context("docs/architecture.md")?;
     let (before, rest) = text

@@ -9,6 +9,7 @@
 
 mod agent;
 mod bench;
+mod cases;
 mod daemon;
 mod demo;
 mod deny;

@@ -42,7 +42,7 @@ use crate::{
     ruleset::ObjectName,
 };
 pub use reply::{Extended, Reply};
-pub use server::{DnsServer, Handler, serve};
+pub use server::{DnsServer, Handler, serve, serve_only};
 use upstream::Upstream;
 
 /// Something that the filter of a sandbox did.

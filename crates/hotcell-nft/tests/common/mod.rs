@@ -7,6 +7,8 @@
     reason = "helpers of tests may panic, and not each test uses all of them"
 )]
 
+pub mod net;
+
 use std::{
     fs::File,
     io::{BufRead, BufReader, Lines, Write},
@@ -17,6 +19,7 @@ use std::{
 };
 
 use hotcell_egress::{
+    firewall::OpenAddress,
     layout::{self, LeaseFilter, LeaseRules, Link, Scope},
     ruleset::{LogGroup, ObjectName, Ruleset},
 };
@@ -193,4 +196,13 @@ pub fn logging_lease(
         log,
     }
     .rules()
+}
+
+/// An opening of one address for so long.
+pub fn open(set: &str, address: &str, for_ms: u64) -> OpenAddress {
+    OpenAddress {
+        set: name(set),
+        address: address.parse().unwrap(),
+        for_ms,
+    }
 }

@@ -14,11 +14,14 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod answers;
 mod closed;
 mod lasting;
 mod musl;
 mod names;
+mod questions;
 mod stage;
+mod times;
 
 /// Makes one test of each function of a module for each engine.
 #[macro_export]

@@ -40,6 +40,8 @@ use std::{
     thread,
 };
 
+/// Records for scripted answers.
+pub use hickory_proto::rr as records;
 pub use names::{Answer, Names};
 use namespace::{Namespace, Resident, run, sweep};
 

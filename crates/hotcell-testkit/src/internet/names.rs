@@ -33,6 +33,10 @@ pub struct Answer {
     delay: Duration,
     /// Whether an alias is answered without what it leads to.
     split: bool,
+    /// Records of other names in the same answer, asked for or not.
+    beside: Vec<(Name, RData)>,
+    /// The same in the section of additional records.
+    additional: Vec<(Name, RData)>,
 }
 
 impl Default for Answer {
@@ -43,6 +47,8 @@ impl Default for Answer {
             fails: false,
             delay: Duration::ZERO,
             split: false,
+            beside: Vec::new(),
+            additional: Vec::new(),
         }
     }
 }
@@ -119,6 +125,20 @@ impl Answer {
         self.split = true;
         self
     }
+
+    /// A record of another name comes along in the answer, as from a server that lies.
+    #[must_use]
+    pub fn beside(mut self, owner: &str, data: RData) -> Self {
+        self.beside.push((fqdn(owner), data));
+        self
+    }
+
+    /// The same among the additional records.
+    #[must_use]
+    pub fn additionally(mut self, owner: &str, data: RData) -> Self {
+        self.additional.push((fqdn(owner), data));
+        self
+    }
 }
 
 /// The names of the world. Cheap to clone; all clones are one.
@@ -192,7 +212,9 @@ impl Names {
             reply.set_edns(edns);
         }
         let empty = reply.clone();
-        reply.insert_answers(records);
+        let (beside, additional) = self.extras(reply.queries[0].name());
+        reply.insert_answers(records.into_iter().chain(beside).collect());
+        reply.insert_additionals(additional);
         let bytes = reply.to_vec().ok()?;
         if stream || bytes.len() <= usize::from(longest) {
             return Some((bytes, delay));
@@ -202,9 +224,24 @@ impl Names {
         Some((cut.to_vec().ok()?, delay))
     }
 
+    /// What comes along with a name's answer.
+    fn extras(&self, name: &Name) -> (Vec<Record>, Vec<Record>) {
+        let script = self.script();
+        let Some(answer) = script.answers.get(&plain(&name.to_ascii())) else {
+            return (Vec::new(), Vec::new());
+        };
+        let records = |pairs: &[(Name, RData)]| {
+            let record = |(owner, data): &(Name, RData)| {
+                Record::from_rdata(owner.clone(), answer.ttl_seconds, data.clone())
+            };
+            pairs.iter().map(record).collect()
+        };
+        (records(&answer.beside), records(&answer.additional))
+    }
+
     fn look_up(&self, name: &Name, kind: RecordType) -> (ResponseCode, Vec<Record>, Duration) {
         let mut script = self.script();
-        let asked = plain(&name.to_string());
+        let asked = plain(&name.to_ascii());
         script.asked.push((asked.clone(), kind));
         let (mut at, mut records, mut delay) = (asked, Vec::new(), Duration::ZERO);
         for _ in 0..MAX_ALIASES {
@@ -229,7 +266,7 @@ impl Names {
                 Vec::new()
             };
             let onward = match alias.first() {
-                Some(RData::CNAME(target)) if !answer.split => Some(plain(&target.0.to_string())),
+                Some(RData::CNAME(target)) if !answer.split => Some(plain(&target.0.to_ascii())),
                 _ => None,
             };
             found.extend(alias);

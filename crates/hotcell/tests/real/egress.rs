@@ -3,49 +3,21 @@
 
 use std::process::Command;
 
-use hotcell_testkit::{
-    Client, Footprint, Process, Site,
-    internet::{Internet, RESOLVER},
-    wait_for, wait_until,
-};
-use http::Method;
+use hotcell_testkit::{Client, Footprint, Process, Site, internet::Internet, wait_for, wait_until};
 use serde_json::{Value, json};
 
-use super::{HOTCELL, bash, end, given, images};
+use super::{
+    bash, end,
+    filtered::{
+        self, ALLOWED, DENIED, assert_never_open, background, events, fetch, goes_on, save, says,
+    },
+    site_with,
+};
 
-const POLICY: &str = "/v1/admin/organizations/o/network-policy";
 const ALLOW_TWO: &str = r#"{"egress": [
     {"action": "allow", "target": "ok.example.org"},
     {"action": "allow", "target": "inside.example.org"}
 ]}"#;
-const ALLOWED: &str = "203.0.113.5";
-const DENIED: &str = "203.0.113.99";
-
-/// Tries an allowed and a denied address again and again, and writes down which answered, where the
-/// host sees it too.
-const BACKGROUND: &str = r"cat > /workspace/loop.py <<'PY'
-import socket, time
-def reached(address):
-    try:
-        socket.create_connection((address, 443), timeout=0.3).close()
-        return True
-    except OSError:
-        return False
-while True:
-    allowed, denied = reached('203.0.113.5'), reached('203.0.113.99')
-    print('A' if allowed else 'a', 'D' if denied else 'd', sep='', flush=True)
-    time.sleep(0.05)
-PY
-python3 /workspace/loop.py >/mnt/user-data/said 2>&1 &
-for i in $(seq 200); do grep -q A /mnt/user-data/said && break; sleep 0.05; done
-grep -c A /mnt/user-data/said";
-
-fn fetch(host: &str) -> String {
-    let program = format!(
-        "import urllib.request as r; print(r.urlopen('http://{host}/', timeout=5).read().decode())"
-    );
-    format!("python3 -c \"{program}\"")
-}
 
 #[test]
 fn a_chat_reaches_what_its_policy_allows_under_runsc() {
@@ -63,73 +35,9 @@ fn on_internet(engine: &str) {
     names.address("ok.example.org", &[ALLOWED]);
     names.address("no.example.org", &[DENIED]);
     names.address("inside.example.org", &["169.254.169.254"]);
-    let runtime = format!(
-        "kind = \"embedded\"\noci_runtime = \"{engine}\"\nimage = \"base\"\n\
-         network = \"filtered\"\ndns_upstreams = [\"{}\"]",
-        RESOLVER.ip()
-    );
-    let site = Site::new(
-        HOTCELL.as_ref(),
-        &given("HOTCELL_TEST_AGENT"),
-        images(),
-        &runtime,
-    );
+    let site = site_with(&filtered::table(engine));
     // The daemon starts where its test is.
     internet.on_host(async || Box::pin(chat(&internet, &site)).await);
-}
-
-async fn save(operator: &Client, text: &str) {
-    let headers = [("content-type", "application/json")];
-    let saved = operator.request(Method::PUT, POLICY, &headers, text.to_owned());
-    let _ = saved.await.expect(200);
-}
-
-async fn events(operator: &Client, kind: &str) -> Vec<Value> {
-    let page = operator.get("/v1/admin/egress-events?limit=1000").await;
-    let page = page.expect(200).json();
-    let events = page["events"].as_array().unwrap().iter();
-    events.filter(|it| it["kind"] == kind).cloned().collect()
-}
-
-fn says(result: &Value, part: &str) -> bool {
-    result["notes"].to_string().contains(part)
-}
-
-/// What the loop said so far, read on the host: a line for each try.
-fn said(site: &Site) -> Vec<String> {
-    let mut dirs = vec![site.dir().join("state/volumes")];
-    while let Some(dir) = dirs.pop() {
-        for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
-            if entry.file_type().unwrap().is_dir() {
-                dirs.push(entry.path());
-            } else if entry.file_name() == "said" {
-                let text = std::fs::read_to_string(entry.path()).unwrap();
-                return text.lines().map(str::to_owned).collect();
-            }
-        }
-    }
-    panic!("the loop says nothing");
-}
-
-/// Waits until the loop, from now on, reached what is allowed a few times.
-async fn goes_on(site: &Site) {
-    let before = said(site).len();
-    wait_until("the loop to go on", || {
-        let reached = said(site)[before..]
-            .iter()
-            .filter(|line| *line == "Ad")
-            .count();
-        reached >= 3
-    })
-    .await;
-}
-
-fn assert_never_open(site: &Site) {
-    let lines = said(site);
-    assert!(
-        !lines.iter().any(|line| line.contains('D')),
-        "it was open for a moment: {lines:?}"
-    );
 }
 
 async fn chat(internet: &Internet, site: &Site) {
@@ -143,7 +51,7 @@ async fn chat(internet: &Internet, site: &Site) {
     save(operator, r#"{"egress": []}"#).await;
     let kept = bash(&client, "c", &fetch("ok.example.org")).await;
     assert_eq!(kept["exit_code"], 0, "{kept}");
-    let counted = bash(&client, "c", BACKGROUND).await;
+    let counted = bash(&client, "c", &background("said", &[])).await;
     assert_eq!(counted["exit_code"], 0, "{counted}");
     let other = bash(&client, "other", &fetch("ok.example.org")).await;
     assert_ne!(other["exit_code"], 0, "the next sandbox has the new one");
@@ -152,7 +60,7 @@ async fn chat(internet: &Internet, site: &Site) {
     undone(internet, site, &client, operator).await;
     daemon.kill();
     // What is open stays open while nobody is there, and nothing else opens.
-    goes_on(site).await;
+    goes_on(site, "said").await;
     let (client, daemon) = adopted(site, &client, &lease).await;
 
     end(&client, "c").await;
@@ -244,8 +152,8 @@ async fn undone(internet: &Internet, site: &Site, client: &Client, operator: &Cl
     // What was open is open again, and nothing else was for a moment.
     let reached = bash(client, "c", &fetch("ok.example.org")).await;
     assert_eq!(reached["exit_code"], 0, "{reached}");
-    goes_on(site).await;
-    assert_never_open(site);
+    goes_on(site, "said").await;
+    assert_never_open(site, "said");
 }
 
 /// The next daemon after `kill -9`.
@@ -264,8 +172,8 @@ async fn adopted(site: &Site, client: &Client, lease: &str) -> (Client, Process)
         "{installed:?}"
     );
     assert!(events(&daemon.operator, "foreign_change").await.is_empty());
-    goes_on(site).await;
-    assert_never_open(site);
+    goes_on(site, "said").await;
+    assert_never_open(site, "said");
     let reached = bash(&client, "c", &fetch("ok.example.org")).await;
     assert_eq!(reached["exit_code"], 0, "the policy of then: {reached}");
     let denied = bash(&client, "c", &fetch("no.example.org")).await;

@@ -21,21 +21,28 @@ pub(crate) struct ContainerEngine {
     /// `docker` or `podman`: the kind in a configuration, and the program.
     kind: &'static str,
     socket: String,
+    /// Which of its OCI runtimes; its default when absent.
+    oci_runtime: Option<&'static str>,
 }
 
 impl ContainerEngine {
     /// The engine that a test's name for it means; `None` for OCI runtimes.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        let (kind, variable) = match name {
-            "docker" => ("docker", "HOTCELL_TEST_DOCKER"),
-            "podman" => ("podman", "HOTCELL_TEST_PODMAN"),
-            "podman_rootless" => ("podman", "HOTCELL_TEST_PODMAN_ROOTLESS"),
+        let (kind, variable, oci_runtime) = match name {
+            "docker" => ("docker", "HOTCELL_TEST_DOCKER", None),
+            "docker_runsc" => ("docker", "HOTCELL_TEST_DOCKER", Some("runsc")),
+            "podman" => ("podman", "HOTCELL_TEST_PODMAN", None),
+            "podman_runsc" => ("podman", "HOTCELL_TEST_PODMAN_RUNSC", Some("runsc")),
+            "podman_rootless" => ("podman", "HOTCELL_TEST_PODMAN_ROOTLESS", None),
             _ => return None,
         };
         // A socket, so not a file that `given` would look for.
         let socket = std::env::var(variable)
             .unwrap_or_else(|_| panic!("{variable} is not set: run `cargo xtask test`"));
-        Some(Self::at(kind, &socket))
+        Some(Self {
+            oci_runtime,
+            ..Self::at(kind, &socket)
+        })
     }
 
     /// The engine that listens there.
@@ -43,13 +50,18 @@ impl ContainerEngine {
         Self {
             kind,
             socket: socket.to_owned(),
+            oci_runtime: None,
         }
     }
 
     /// The `[runtime]` table of a configuration that uses it, with the test image.
     pub(crate) fn table(&self) -> String {
+        let oci_runtime = self
+            .oci_runtime
+            .map(|name| format!("oci_runtime = \"{name}\"\n"))
+            .unwrap_or_default();
         format!(
-            "kind = \"{}\"\nsocket = \"{}\"\nimage = \"{}\"",
+            "kind = \"{}\"\n{oci_runtime}socket = \"{}\"\nimage = \"{}\"",
             self.kind,
             self.socket,
             self.image()
@@ -59,6 +71,16 @@ impl ContainerEngine {
     /// Ends a sandbox behind the daemon's back.
     pub(crate) fn kill(&self, lease: &str) {
         self.run(&["kill", &format!("hotcell-{lease}")]);
+    }
+
+    /// Removes a lease's containers behind the daemon's back, running or not.
+    pub(crate) fn remove(&self, lease: &str) {
+        // What keeps its network goes after it.
+        self.run(&["rm", "-f", &format!("hotcell-{lease}")]);
+        let rest = self.containers(lease);
+        for container in rest.lines() {
+            self.run(&["rm", "-f", container]);
+        }
     }
 
     /// The containers of a lease, ended ones too.

@@ -8,14 +8,19 @@
 
 mod chat;
 mod crash;
+mod deaths;
+mod denied_all;
 mod egress;
 mod engines;
+mod filtered;
 mod jobs;
 mod kills;
+mod pairs;
 mod pressure;
 mod refusal;
 mod restart;
 mod stub;
+mod swept;
 mod volumes;
 mod warm;
 

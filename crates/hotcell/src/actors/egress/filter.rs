@@ -12,7 +12,7 @@ use std::{io, net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use hotcell_egress::{
-    dns::{DnsFilter, DnsParts, EventSink, FilterEvent, serve},
+    dns::{DnsFilter, DnsParts, EventSink, FilterEvent, serve_only},
     firewall::FirewallError,
     host::{Host, Namespace},
     layout::Reach,
@@ -89,6 +89,7 @@ pub(crate) enum FilterMsg {
 pub(crate) struct Resolver {
     dns: DnsFilter,
     sockets: Vec<(UdpSocket, TcpListener)>,
+    sandbox: Vec<IpAddr>,
 }
 
 impl std::fmt::Debug for Resolver {
@@ -206,7 +207,7 @@ impl FilterActorState {
         self.installing = false;
         self.serving = true;
         for (udp, tcp) in resolver.sockets {
-            let mut server = serve(resolver.dns.clone(), udp, tcp);
+            let mut server = serve_only(resolver.dns.clone(), udp, tcp, resolver.sandbox.clone());
             self.task(myself, async move {
                 if let Err(error) = server.block_until_done().await {
                     tracing::warn!(%error, "a resolver of a sandbox failed");
@@ -321,7 +322,11 @@ async fn install(context: &Arc<Context>, whose: &Whose) -> Result<Resolver, Runt
     space.serves(whose, &dns, prepared.gateways).await;
     let adopted = admitted.adopted;
     egress.tell(whose, Happened::Installed { adopted });
-    Ok(Resolver { dns, sockets })
+    Ok(Resolver {
+        dns,
+        sockets,
+        sandbox: prepared.sandbox,
+    })
 }
 
 /// The sockets of a predecessor may be open for a moment more.

@@ -203,6 +203,17 @@ impl Egress {
         }
     }
 
+    /// Tells operators that a sandbox was not made, since its runtime can have no filter.
+    pub(crate) fn tell_refused(&self, record: &LeaseRecord, reason: &str) {
+        let whose = Whose {
+            lease: record.id.clone(),
+            workspace: record.workspace.clone(),
+            organization: record.organization.clone(),
+        };
+        let why = reason.to_owned();
+        self.tell(&whose, Happened::NotInstalled { why });
+    }
+
     async fn filter_of(
         &self,
         context: &Arc<Context>,

@@ -420,6 +420,9 @@ async fn create(
     // Of one that could not be claimed nothing is left afterwards.
     let created = runtime.create(&spec).await;
     context.live.pool.forget(&record.id);
+    if let Err(RuntimeError::EgressUnenforceable(reason)) = &created {
+        context.egress.tell_refused(record, reason);
+    }
     created
 }
 
