@@ -40,6 +40,13 @@ impl Default for LearnedLimits {
     }
 }
 
+impl LearnedLimits {
+    /// How long an answer keeps its addresses open at least.
+    fn due_ms(self, ttl_ms: u64) -> u64 {
+        ttl_ms.max(self.grace_ms).min(MAX_LEARNED_MS)
+    }
+}
+
 /// Why an address is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learned {
@@ -49,6 +56,13 @@ pub struct Learned {
     pub until: UnixMillis,
     /// Until when the packet filter is known to have it open.
     pub confirmed_until: UnixMillis,
+}
+
+impl Learned {
+    /// Whether it is meant to be open until then, and the packet filter has done its part.
+    fn is_kept_until(&self, due: UnixMillis) -> bool {
+        self.until >= due && self.confirmed_until >= due
+    }
 }
 
 /// What the packet filter must be told after an answer.
@@ -145,7 +159,7 @@ impl LearnedTable {
         connected: impl FnOnce() -> HashSet<IpAddr>,
     ) -> Changes {
         self.forget_expired(now);
-        let for_ms = ttl_ms.max(self.limits.grace_ms).min(MAX_LEARNED_MS);
+        let for_ms = self.limits.due_ms(ttl_ms);
         let fresh: HashSet<IpAddr> = addresses
             .iter()
             .copied()
@@ -164,8 +178,7 @@ impl LearnedTable {
         for address in fresh {
             let old = self.entries.get(&address).copied();
             if let Some(old) = old
-                && old.until >= due
-                && old.confirmed_until >= due
+                && old.is_kept_until(due)
             {
                 self.put(address, Learned { by, ..old });
                 continue;
@@ -187,6 +200,28 @@ impl LearnedTable {
         }
         changes.open.sort_unstable();
         changes
+    }
+
+    /// Whether another answer with these addresses needs nothing of the packet filter: what [`learn`](Self::learn)
+    /// would find no change for. Like there, the last answer's rule is remembered.
+    pub fn holds(
+        &mut self,
+        now: UnixMillis,
+        by: Option<RuleIndex>,
+        ttl_ms: u64,
+        addresses: &[IpAddr],
+    ) -> bool {
+        let due = now.plus_millis(self.limits.due_ms(ttl_ms));
+        addresses.iter().all(|address| {
+            let Some(learned) = self.entries.get_mut(address) else {
+                return false;
+            };
+            let held = learned.is_kept_until(due);
+            if held {
+                learned.by = by;
+            }
+            held
+        })
     }
 
     /// The packet filter has done what `changes`, made at `then`, asked for.

@@ -61,6 +61,10 @@ impl DnsServer {
 pub struct Handler(DnsFilter);
 
 impl Handler {
+    pub(super) const fn filter(&self) -> &DnsFilter {
+        &self.0
+    }
+
     pub(super) async fn reply(&self, request: &Request) -> Reply {
         if request.metadata.op_code != OpCode::Query {
             return Reply::of(ResponseCode::NotImp);
