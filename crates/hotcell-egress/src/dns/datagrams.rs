@@ -6,7 +6,7 @@
 //!                                        └─ must wait ─► a task of its own; DnsFilter bounds how many
 //! ```
 //! So most questions are answered by the task that reads the socket, and no other thread has to wake up
-//! for them. A reader that cannot read, or an answer that panics, ends it all with the reason: whoever
+//! for them: also not to hear that the socket may be written to again, which it could after each answer. A reader that cannot read, or an answer that panics, ends it all with the reason: whoever
 //! owns the filter sets it up anew, rather than have it deaf.
 
 use std::{
@@ -23,6 +23,7 @@ use hickory_proto::{ProtoError, serialize::binary::BinEncoder};
 use hickory_server::{server::Request, zone_handler::MessageResponseBuilder};
 use hotcell_types::limits::{MAX_DNS_BATCH, MAX_DNS_READ_FAILURES, MAX_DNS_UDP_BYTES};
 use tokio::{
+    io::{Interest, unix::AsyncFd},
     net::UdpSocket,
     task::{JoinError, JoinSet},
     time::{Instant, sleep_until},
@@ -43,8 +44,12 @@ const FORMAT_ERROR: u8 = 1;
 
 /// Answers until the socket fails for good, or an answer panics.
 pub(super) async fn serve(socket: UdpSocket, handler: Arc<Handler>) -> NetError {
+    let socket = match only_readable(socket) {
+        Ok(socket) => Arc::new(socket),
+        Err(error) => return NetError::from(error),
+    };
     let mut reader = Reader {
-        socket: Arc::new(socket),
+        socket,
         handler,
         waiting: JoinSet::new(),
         buffer: vec![0; MAX_DNS_UDP_BYTES.into()],
@@ -63,11 +68,12 @@ pub(super) async fn serve(socket: UdpSocket, handler: Arc<Handler>) -> NetError 
             biased;
             // Not only while there is nothing to read: a sandbox that never stops asking is told of, too.
             () = telling.as_mut(), if tells_at.is_some() => reader.handler.filter().tell(),
-            readable = reader.socket.readable() => {
-                if let Err(error) = readable {
-                    return NetError::from(error);
-                }
-                if let Err(error) = reader.batch().await {
+            readable = readable(&reader.socket) => {
+                let done = match readable {
+                    Ok(()) => reader.batch().await,
+                    Err(error) => Err(NetError::from(error)),
+                };
+                if let Err(error) = done {
                     return error;
                 }
             }
@@ -80,8 +86,25 @@ pub(super) async fn serve(socket: UdpSocket, handler: Arc<Handler>) -> NetError 
     }
 }
 
+/// Told only when there is something to read.
+type Socket = AsyncFd<std::net::UdpSocket>;
+
+fn only_readable(socket: UdpSocket) -> io::Result<Socket> {
+    let socket = socket.into_std()?;
+    #[allow(
+        deprecated,
+        reason = "what took its place is unsafe because of types that lie about their descriptor; std's do not"
+    )]
+    AsyncFd::with_interest(socket, Interest::READABLE)
+}
+
+async fn readable(socket: &Socket) -> io::Result<()> {
+    socket.readable().await?.retain_ready();
+    Ok(())
+}
+
 struct Reader {
-    socket: Arc<UdpSocket>,
+    socket: Arc<Socket>,
     handler: Arc<Handler>,
     /// Answers that must wait.
     waiting: JoinSet<()>,
@@ -99,7 +122,11 @@ impl Reader {
         }
         let now = Instant::now();
         for _ in 0..MAX_DNS_BATCH {
-            match self.socket.try_recv_from(&mut self.buffer) {
+            let buffer = &mut self.buffer;
+            let received = self
+                .socket
+                .try_io(Interest::READABLE, |socket| socket.recv_from(buffer));
+            match received {
                 Ok((length, from)) => {
                     self.failures = 0;
                     self.datagram(length, from, now).await;
@@ -128,14 +155,7 @@ impl Reader {
         self.answer.clear();
         let filter = self.handler.filter();
         if filter.answer_at_once(asked, now, &mut self.answer) {
-            // The socket takes it at once, as a rule.
-            match self.socket.try_send_to(&self.answer, from) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    send(&self.socket, Ok(&self.answer), from).await;
-                }
-                Err(error) => debug!(%error, "an answer could not be sent"),
-                Ok(_) => {}
-            }
+            send(&self.socket, Ok(&self.answer), from);
             return;
         }
         let (socket, handler) = (Arc::clone(&self.socket), Arc::clone(&self.handler));
@@ -149,7 +169,7 @@ impl Reader {
                 }
                 Err(error) => malformed.ok_or(error),
             };
-            send(&socket, answer.as_deref(), from).await;
+            send(&socket, answer.as_deref(), from);
         });
         let at_once = poll_fn(|context| Poll::Ready(answering.as_mut().poll(context))).await;
         if at_once.is_pending() {
@@ -163,9 +183,10 @@ fn checked(ended: Result<(), JoinError>) -> Result<(), NetError> {
     ended.map_err(|error| NetError::from(format!("an answer: {error}")))
 }
 
-async fn send(socket: &UdpSocket, answer: Result<&[u8], &ProtoError>, to: SocketAddr) {
+/// One that the socket does not take at once is lost, as datagrams are; the client asks again.
+fn send(socket: &Socket, answer: Result<&[u8], &ProtoError>, to: SocketAddr) {
     let sent = match answer {
-        Ok(answer) => socket.send_to(answer, to).await.map(drop),
+        Ok(answer) => socket.get_ref().send_to(answer, to).map(drop),
         Err(error) => Err(io::Error::other(error.to_string())),
     };
     if let Err(error) = sent {

@@ -95,3 +95,71 @@ fn eg16_an_address_stays_for_the_grace() {
     };
     assert!(open(370) && open(900) && open(3_600) && open(4_499) && !open(4_500));
 }
+
+/// Ten addresses whose time is up in turn, all of them told to the packet filter.
+fn full_table(limits: LearnedLimits) -> LearnedTable {
+    let mut table = LearnedTable::new(limits);
+    for n in 0..10 {
+        let then = NOW.plus_millis(n * 2_000);
+        let address = [192, 0, 2, u8::try_from(n).unwrap()].into();
+        let changes = table.learn(then, None, 5_000, &[address], HashSet::new);
+        table.confirm(then, &changes);
+    }
+    table
+}
+
+/// Which goes first is a matter of when it was last shown, and of who uses it, whatever came in between.
+#[test]
+fn eg12_an_address_that_was_shown_again_goes_last() {
+    let limits = LearnedLimits {
+        ceiling: 10,
+        ..LearnedLimits::default()
+    };
+    let ip = |n: u8| IpAddr::from([192, 0, 2, n]);
+    let at = |seconds: u64| NOW.plus_millis(seconds * 1_000);
+    let mut table = full_table(limits);
+    // Shown again, by the long way and at once; neither needs anything of the packet filter.
+    let again = table.learn(at(30), None, 5_000, &[ip(0)], HashSet::new);
+    assert_eq!(again, hotcell_egress::learned::Changes::default());
+    assert!(table.holds(at(31), None, 5_000, &[ip(2), ip(1)]));
+    // One that is not there is not shown, and nothing is made of the question.
+    assert!(!table.holds(at(31), None, 5_000, &[ip(3), ip(99)]));
+    // In use: 3, which was just asked for, and 4 and 6.
+    let used = || HashSet::from([ip(3), ip(4), ip(6)]);
+    let mut gone = Vec::new();
+    for n in 0..8 {
+        let changes = table.learn(at(40 + u64::from(n)), None, 5_000, &[ip(50 + n)], used);
+        assert_eq!((changes.close.len(), changes.evicted_in_use), (1, 0), "{n}");
+        gone.extend(changes.close);
+        assert_eq!(table.len(), 10);
+    }
+    // The oldest first, those shown again last, and never one in use while others are there.
+    assert_eq!(gone, [5, 7, 8, 9, 0, 1, 2, 50].map(ip));
+}
+
+/// What is answered at once is exactly what the long way would find nothing to do for.
+#[test]
+fn eg14_an_answer_at_once_never_saves_a_renewal() {
+    let limits = LearnedLimits {
+        grace_ms: 60_000,
+        ..LearnedLimits::default()
+    };
+    let ip: IpAddr = "203.0.113.5".parse().unwrap();
+    for ttl_ms in [0, 1_000, 60_000, 90_000, 3_600_000, u64::MAX] {
+        for seconds in 0..200 {
+            let mut table = LearnedTable::new(limits);
+            let opened = table.learn(NOW, None, 90_000, &[ip], HashSet::new);
+            assert!(!table.holds(NOW, None, 0, &[ip]), "not confirmed");
+            table.confirm(NOW, &opened);
+            let later = NOW.plus_millis(seconds * 1_000);
+            let held = table.holds(later, None, ttl_ms, &[ip]);
+            let needs = table.learn(later, None, ttl_ms, &[ip], HashSet::new);
+            assert_eq!(held, needs.open.is_empty(), "{ttl_ms} {seconds}");
+        }
+        let mut doubtful = LearnedTable::new(limits);
+        let opened = doubtful.learn(NOW, None, ttl_ms, &[ip], HashSet::new);
+        doubtful.confirm(NOW, &opened);
+        doubtful.doubt();
+        assert!(!doubtful.holds(NOW, None, 0, &[ip]));
+    }
+}

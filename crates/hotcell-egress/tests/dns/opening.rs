@@ -131,3 +131,75 @@ async fn eg26_rebinding_answers_nothing() {
     );
     assert_eq!(sandbox.ledger.addresses(), [ip("203.0.113.5")].into());
 }
+
+/// EG-12: at the ceiling, with connections tracked.
+#[tokio::test]
+async fn eg12_an_answer_at_the_ceiling_closes_the_oldest_that_nobody_uses() {
+    let rig = Rig::new().await;
+    let allow = ["allow *.example.org"];
+    let (parts, ledger, events) = rig.parts("deny", &allow, |settings, _| {
+        settings.learned.ceiling = 8;
+    });
+    let connected = Arc::new(Connected::default());
+    let filter = DnsFilter::new(DnsParts {
+        connections: connected.clone(),
+        ..parts
+    });
+    let (udp, tcp, address) = sockets().await;
+    let sandbox = Sandbox {
+        address,
+        ledger,
+        events,
+        _server: serve(filter.clone(), udp, tcp),
+        filter,
+    };
+    // Two addresses an answer: 203.0.113.1 and 2, 3 and 4, and so on.
+    let pair = |n: u8| [1, 2].map(|half| IpAddr::from([203, 0, 113, 2 * n + half]));
+    let name = |n: u8| format!("n{n}.example.org");
+    for n in 0..10 {
+        let records = pair(n).map(|address| (name(n), 60, a(&address.to_string())));
+        let records: Vec<_> = records
+            .iter()
+            .map(|(name, ttl, data)| (name.as_str(), *ttl, data.clone()))
+            .collect();
+        rig.script.set(&name(n), RecordType::A, &records);
+    }
+    let ask = async |n: u8| shown(&sandbox.ask(&name(n), RecordType::A).await);
+    for n in 0..4 {
+        assert_eq!(ask(n).await.len(), 2);
+    }
+    assert!(sandbox.ledger.closed.lock().unwrap().is_empty());
+    // Full. The oldest pair is in use by half; the second is not.
+    *connected.0.lock().unwrap() = [pair(0)[0], pair(2)[1]].into();
+    assert_eq!(ask(4).await.len(), 2);
+    assert_eq!(ask(5).await.len(), 2);
+    let closed = sandbox.ledger.closed.lock().unwrap().clone();
+    let expected = [pair(0)[1], pair(1)[0], pair(1)[1], pair(2)[0]];
+    assert_eq!(closed, expected);
+    // All in use: the new answer is given all the same, and the oldest go.
+    let all: HashSet<IpAddr> = (0..6).flat_map(pair).collect();
+    *connected.0.lock().unwrap() = all;
+    assert_eq!(ask(6).await.len(), 2);
+    let closed = sandbox.ledger.closed.lock().unwrap().clone();
+    assert_eq!(closed[4..], [pair(0)[0], pair(2)[1]]);
+    // Each time one event that says what went; nothing was refused.
+    let made_room: Vec<usize> = sandbox
+        .events()
+        .iter()
+        .map(|event| match event {
+            FilterEvent::NameAllowed { closed, .. } => closed.len(),
+            other => panic!("{other:?}"),
+        })
+        .filter(|count| *count > 0)
+        .collect();
+    assert_eq!(made_room, [2, 2, 2]);
+    // A name that lost its address is opened again by its next answer, although that one was ready.
+    sandbox.ledger.opened.lock().unwrap().clear();
+    *connected.0.lock().unwrap() = HashSet::new();
+    assert_eq!(ask(1).await.len(), 2);
+    assert_eq!(sandbox.ledger.addresses(), pair(1).into());
+    let open = sandbox
+        .filter
+        .with_filter(|filter, _| filter.learned().len());
+    assert_eq!(open, 8);
+}

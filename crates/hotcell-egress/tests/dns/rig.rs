@@ -195,11 +195,13 @@ impl EventSink for Events {
     }
 }
 
-pub(crate) struct NoConnections;
+/// The open connections of the sandbox.
+#[derive(Default)]
+pub(crate) struct Connected(pub(crate) Mutex<HashSet<IpAddr>>);
 
-impl Connections for NoConnections {
+impl Connections for Connected {
     fn addresses(&self) -> HashSet<IpAddr> {
-        HashSet::new()
+        self.0.lock().unwrap().clone()
     }
 }
 
@@ -279,7 +281,7 @@ impl Rig {
             table: "hotcell".parse().unwrap(),
             learned_sets: [Family::V4, Family::V6].map(|family| (family, learned_set("x", family))),
             upstream: self.upstream.clone(),
-            connections: Arc::new(NoConnections),
+            connections: Arc::new(Connected::default()),
             events: events.clone(),
             rate_per_second,
         };
