@@ -19,6 +19,7 @@ mod lasting;
 mod musl;
 mod names;
 mod stage;
+mod supply;
 
 /// Makes one test of each function of a module for each engine.
 #[macro_export]

@@ -4,6 +4,7 @@
 mod boot;
 mod crash;
 mod egress;
+mod egress_readers;
 mod egress_spaces;
 mod kills;
 mod lifecycle;
