@@ -53,7 +53,7 @@ pub(super) async fn serve(socket: UdpSocket, handler: Arc<Handler>) -> NetError 
         handler,
         waiting: JoinSet::new(),
         buffer: vec![0; MAX_DNS_UDP_BYTES.into()],
-        answer: Vec::with_capacity(MAX_DNS_UDP_BYTES.into()),
+        answer: Vec::with_capacity(LEAST_UDP_BYTES.into()),
         failures: 0,
     };
     let mut telling = pin!(sleep_until(Instant::now()));

@@ -201,3 +201,102 @@ fn is_cookie(options: &[u8]) -> bool {
     let [least, most] = COOKIE_BYTES;
     [*code_high, *code_low] == COOKIE && length == value.len() && (least..=most).contains(&length)
 }
+
+#[cfg(test)]
+mod tests {
+    use hickory_net::xfer::Protocol;
+    use hickory_server::server::Request;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn usual() -> Vec<u8> {
+        let mut bytes = vec![7, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        bytes.extend(b"\x03wWw\x07eXample\x03org\x00\x00\x01\x00\x01");
+        bytes
+    }
+
+    fn with_options(options: &[u8]) -> Vec<u8> {
+        let mut bytes = usual();
+        bytes[11] = 1;
+        bytes.extend([0, 0, 41, 4, 208, 0, 0, 0, 0, 0, options.len() as u8]);
+        bytes.extend(options);
+        bytes
+    }
+
+    #[test]
+    fn usual_questions_are_read_and_others_are_left() {
+        let bytes = usual();
+        let asked = Asked::read(&bytes).unwrap();
+        assert_eq!(
+            asked.key().as_ref(),
+            b"\x03www\x07example\x03org\x00\x00\x01"
+        );
+        assert_eq!(asked.question(), &bytes[12..]);
+        assert_eq!(
+            (asked.extended_bytes(), asked.largest_answer()),
+            (None, 512)
+        );
+        let labels = [b"www".as_slice(), b"example", b"org"];
+        let key = Key::new(labels.into_iter(), 1).unwrap();
+        assert_eq!(key.as_ref(), asked.key().as_ref());
+        let cookie = [0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];
+        for bytes in [with_options(&[]), with_options(&cookie)] {
+            let asked = Asked::read(&bytes).unwrap();
+            assert_eq!(asked.extended_bytes(), Some(1232));
+        }
+        let changed = |at: usize, to: u8| {
+            let mut bytes = usual();
+            bytes[at] = to;
+            bytes
+        };
+        let client_subnet = [0, 8, 0, 4, 0, 1, 0, 0];
+        let left: [Vec<u8>; 12] = [
+            Vec::new(),
+            bytes[..11].to_vec(),
+            bytes[..bytes.len() - 1].to_vec(),
+            [usual(), vec![0]].concat(),
+            changed(2, 0x81),
+            changed(2, 0x28),
+            changed(3, 0x80),
+            changed(5, 2),
+            changed(9, 1),
+            changed(11, 1),
+            changed(12, 0xc0),
+            with_options(&client_subnet),
+        ];
+        for bytes in left {
+            assert!(Asked::read(&bytes).is_none(), "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever comes in: nothing panics, and what is read here means the same to the real parser.
+        #[test]
+        fn the_real_parser_agrees(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            options in prop::collection::vec(any::<u8>(), 0..16),
+            extended: bool,
+            cut in 0_usize..4,
+        ) {
+            let mut bytes = if extended { with_options(&options) } else { usual() };
+            for (at, to) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = to;
+            }
+            bytes.truncate(bytes.len() - cut);
+            let Some(asked) = Asked::read(&bytes) else {
+                return Ok(());
+            };
+            let from = "192.0.2.1:53".parse().unwrap();
+            let request = Request::from_bytes(bytes.clone(), from, Protocol::Udp).unwrap();
+            let info = request.request_info().unwrap();
+            let query = info.query;
+            let key = Key::new(query.name().iter(), query.query_type().into()).unwrap();
+            prop_assert_eq!(key.as_ref(), asked.key().as_ref());
+            let payload = request.edns.as_ref().map(|edns| edns.max_payload());
+            let clamped = payload.map(|bytes| bytes.clamp(512, MAX_DNS_UDP_BYTES));
+            prop_assert_eq!(clamped, asked.extended_bytes());
+        }
+    }
+}

@@ -298,3 +298,113 @@ impl ReadyAnswers {
 pub(super) fn key_of(name: &Name, kind: RecordType) -> Option<Key> {
     Key::new(name.iter(), kind.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use hickory_proto::{
+        op::{Message, Query},
+        rr::{RData, rdata::A},
+    };
+
+    use super::*;
+
+    const THEN: UnixMillis = UnixMillis(5_000);
+
+    fn fqdn(text: &str) -> Name {
+        let mut name = Name::from_ascii(text).unwrap();
+        name.set_fqdn(true);
+        name
+    }
+
+    fn ready(name: &str, ttls: &[u32]) -> Option<Ready> {
+        let records: Vec<Record> = (1..)
+            .zip(ttls)
+            .map(|(n, ttl)| Record::from_rdata(fqdn(name), *ttl, RData::A(A::new(203, 0, 113, n))))
+            .collect();
+        let about = About {
+            name: DomainName::from_question(name).unwrap(),
+            by: Some(RuleIndex(3)),
+        };
+        let must_be_open = MustBeOpen {
+            addresses: Box::new([[203, 0, 113, 1].into()]),
+            ttl_seconds: ttls.iter().copied().max().unwrap_or_default(),
+        };
+        let lives = ttls.iter().copied().min().unwrap_or_default();
+        Ready::of_records(about, must_be_open, THEN, &fqdn(name), &records, lives)
+    }
+
+    fn keep(answers: &mut ReadyAnswers, name: &str) {
+        let key = key_of(&fqdn(name), RecordType::A).unwrap();
+        answers.keep(key, ready(name, &[60]).unwrap());
+    }
+
+    fn find<'a>(answers: &'a mut ReadyAnswers, name: &str) -> Option<&'a mut Ready> {
+        let key = key_of(&fqdn(name), RecordType::A).unwrap();
+        answers.find(key.as_ref(), THEN)
+    }
+
+    #[test]
+    fn times_to_live_run_down_and_then_it_is_no_answer_any_more() {
+        let key = key_of(&fqdn("a.example.org"), RecordType::A).unwrap();
+        let mut answers = ReadyAnswers::default();
+        answers.keep(key, ready("a.example.org", &[3_600, 90]).unwrap());
+        let mut message = Message::query();
+        message.add_query(Query::query(fqdn("A.example.org"), RecordType::A));
+        let bytes = message.to_vec().unwrap();
+        let asked = Asked::read(&bytes).unwrap();
+        for (seconds, expected) in [(0, [3_600, 90]), (1, [3_599, 89]), (89, [3_511, 1])] {
+            let now = THEN.plus_millis(seconds * 1_000 + 999);
+            let found = answers.find(asked.key().as_ref(), now).unwrap();
+            let left_ms = u64::from(expected[0]) * 1_000;
+            assert_eq!(found.must_be_open(now).1, left_ms);
+            let mut out = Vec::new();
+            found.write(&asked, now, &mut out);
+            let answer = Message::from_vec(&out).unwrap();
+            let ttls: Vec<u32> = answer.answers.iter().map(|record| record.ttl).collect();
+            assert_eq!(ttls, expected);
+            assert!(
+                out.len() <= 12 + asked.question().len() + 2 * 16,
+                "by a pointer"
+            );
+            assert_eq!(answer.answers[0].name.to_string(), "A.example.org.");
+        }
+        let over = THEN.plus_millis(90_000);
+        assert!(answers.find(asked.key().as_ref(), over).is_none());
+    }
+
+    #[test]
+    fn what_must_not_be_kept_or_is_too_long_is_not() {
+        assert!(ready("a.example.org", &[60, 0]).is_none());
+        assert!(ready("a.example.org", &[]).is_none());
+        let most = MAX_READY_DNS_BYTES / 16;
+        assert!(ready("a.example.org", &vec![60; most]).is_some());
+        assert!(ready("a.example.org", &vec![60; most + 1]).is_none());
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_and_nothing_counted_is_lost() {
+        let mut answers = ReadyAnswers::default();
+        let now = Instant::now();
+        let mut sent = 0;
+        for number in 0..3 * MAX_READY_DNS_ANSWERS {
+            keep(&mut answers, &format!("n{number}.example.org"));
+            // The first is used all the time, and stays.
+            for name in ["n0.example.org", &format!("n{number}.example.org")] {
+                assert!(find(&mut answers, name).unwrap().count());
+                answers.counted(now);
+                sent += 1;
+            }
+            assert!(answers.filling.len() + answers.older.len() <= MAX_READY_DNS_ANSWERS);
+        }
+        assert!(find(&mut answers, "n1.example.org").is_none());
+        assert!(answers.tells_at() > Some(now));
+        let told: u32 = answers.take_untold().iter().map(|it| it.times).sum();
+        assert_eq!(told, sent);
+        assert!(answers.take_untold().is_empty() && answers.tells_at().is_none());
+        // One that takes another's place tells of it, too.
+        keep(&mut answers, "n0.example.org");
+        assert!(find(&mut answers, "n0.example.org").unwrap().count());
+        keep(&mut answers, "n0.example.org");
+        assert_eq!(answers.take_untold().len(), 1);
+    }
+}
