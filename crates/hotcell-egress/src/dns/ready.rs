@@ -56,6 +56,14 @@ pub(super) struct MustBeOpen {
     pub(super) ttl_seconds: u32,
 }
 
+/// What follows the question. It points back into it by offsets that are the same whoever asks.
+#[derive(Default)]
+struct Body {
+    bytes: Box<[u8]>,
+    /// Where in it the times to live are.
+    ttls: Box<[u16]>,
+}
+
 /// One answer.
 pub(super) struct Ready {
     about: About,
@@ -63,11 +71,8 @@ pub(super) struct Ready {
     made_at: UnixMillis,
     /// The shortest time to live in it.
     lives_seconds: u32,
-    /// What follows the question. It points back into it by offsets that are the same whoever asks.
-    body: Box<[u8]>,
+    body: Body,
     records: u16,
-    /// Where in the body the times to live are.
-    ttls: Box<[u16]>,
     untold: u32,
     /// Whether answers like this are told at all.
     is_told: bool,
@@ -86,7 +91,7 @@ impl Ready {
         if lives_seconds == 0 || records.is_empty() {
             return None;
         }
-        let (body, ttls) = body(asked, records)?;
+        let body = body(asked, records)?;
         Some(Self {
             about,
             must_be_open,
@@ -94,7 +99,6 @@ impl Ready {
             lives_seconds,
             body,
             records: u16::try_from(records.len()).ok()?,
-            ttls,
             untold: 0,
             is_told: true,
         })
@@ -107,9 +111,8 @@ impl Ready {
             must_be_open: MustBeOpen::default(),
             made_at,
             lives_seconds: MAX_DNS_TTL_SECONDS,
-            body: Box::default(),
+            body: Body::default(),
             records: 0,
-            ttls: Box::default(),
             untold: 0,
             is_told: false,
         }
@@ -132,7 +135,7 @@ impl Ready {
     /// Whether the client takes an answer of this length.
     pub(super) fn fits(&self, asked: &Asked<'_>) -> bool {
         let extension = asked.extended_bytes().map_or(0, |_| OPT_BYTES);
-        asked.question_end() + self.body.len() + extension <= asked.largest_answer().into()
+        asked.question_end() + self.body.bytes.len() + extension <= asked.largest_answer().into()
     }
 
     fn age_seconds(&self, now: UnixMillis) -> u32 {
@@ -161,10 +164,10 @@ impl Ready {
         out.extend([0, 1, high, low, 0, 0, 0, u8::from(extended.is_some())]);
         out.extend(asked.question());
         let start = out.len();
-        out.extend(&self.body);
+        out.extend(&self.body.bytes);
         let age = self.age_seconds(now);
         if age > 0 {
-            for at in &self.ttls {
+            for at in &self.body.ttls {
                 let at = start + usize::from(*at);
                 if let Some(ttl) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<4>) {
                     *ttl = u32::from_be_bytes(*ttl).saturating_sub(age).to_be_bytes();
@@ -179,7 +182,7 @@ impl Ready {
 }
 
 /// The records as they follow a question for this name, and where their times to live are.
-fn body(asked: &Name, records: &[Record]) -> Option<(Box<[u8]>, Box<[u16]>)> {
+fn body(asked: &Name, records: &[Record]) -> Option<Body> {
     let mut bytes = Vec::with_capacity(MAX_READY_DNS_BYTES);
     let mut encoder = BinEncoder::new(&mut bytes);
     encoder.emit_vec(&[0; HEADER_BYTES]).ok()?;
@@ -198,7 +201,10 @@ fn body(asked: &Name, records: &[Record]) -> Option<(Box<[u8]>, Box<[u16]>)> {
         .into_iter()
         .map(|at| u16::try_from(after_name(&bytes, at)? + KIND_AND_CLASS_BYTES - start).ok())
         .collect();
-    Some((bytes.get(start..)?.into(), ttls?))
+    Some(Body {
+        bytes: bytes.get(start..)?.into(),
+        ttls: ttls?,
+    })
 }
 
 /// Where a name that begins here ends.
