@@ -114,6 +114,10 @@ pub struct Sifted {
     pub keep: Vec<usize>,
     /// Addresses that were taken out, with the reason.
     pub stripped: Vec<(IpAddr, Hidden)>,
+    /// Addresses among those shown that must be open because of this answer.
+    pub learned: Vec<IpAddr>,
+    /// The longest that a record of one of them may be kept, in seconds.
+    pub learned_ttl_seconds: u32,
     /// What the packet filter must have done before the answer leaves.
     pub changes: Changes,
 }
@@ -211,6 +215,17 @@ impl SandboxFilter {
         self.learned.doubt();
     }
 
+    /// Whether another answer with these addresses, that a rule allowed before, needs nothing of the packet filter.
+    pub fn holds(
+        &mut self,
+        now: UnixMillis,
+        by: Option<RuleIndex>,
+        ttl_ms: u64,
+        addresses: &[IpAddr],
+    ) -> bool {
+        self.learned.holds(now, by, ttl_ms, addresses)
+    }
+
     /// Rules on a question. `name` is what [`DomainName::from_labels`] made of it.
     #[must_use]
     pub fn rule_on(&self, name: Result<DomainName, NameError>, kind: QuestionKind) -> Ruling {
@@ -259,8 +274,6 @@ impl SandboxFilter {
         let records = &records[..records.len().min(MAX_ANSWER_RECORDS)];
         let chain = chain_from(&permit.name, records);
         let mut sifted = Sifted::default();
-        let mut open = Vec::new();
-        let mut ttl_seconds = 0;
         for (place, record) in records.iter().enumerate() {
             if !record
                 .owner
@@ -281,15 +294,19 @@ impl SandboxFilter {
                 Ok(opening) => {
                     sifted.keep.push(place);
                     if opening == Opening::Learn {
-                        open.push(address);
-                        ttl_seconds = ttl_seconds.max(record.ttl_seconds);
+                        sifted.learned.push(address);
+                        sifted.learned_ttl_seconds =
+                            sifted.learned_ttl_seconds.max(record.ttl_seconds);
                     }
                 }
             }
         }
-        if !open.is_empty() {
-            let ttl_ms = u64::from(ttl_seconds) * 1_000;
-            sifted.changes = self.learned.learn(now, permit.by, ttl_ms, &open, connected);
+        if !sifted.learned.is_empty() {
+            let ttl_ms = u64::from(sifted.learned_ttl_seconds) * 1_000;
+            let addresses = &sifted.learned;
+            sifted.changes = self
+                .learned
+                .learn(now, permit.by, ttl_ms, addresses, connected);
         }
         sifted
     }

@@ -4,9 +4,9 @@
 //! counted from the last answer that held it. It is granted a quarter more than that, so that most
 //! answers need no change of the packet filter: only one that finds less than the due time left does.
 //! Whether the packet filter has done its part is remembered for each entry, so that two answers at
-//! once cannot take each other's intention for the deed. At the ceiling the entry whose time is up first goes, of those
-//! without an open connection; a new answer is never refused. The table belongs to one sandbox:
-//! nothing in here can open anything for another.
+//! once cannot take each other's intention for the deed. At the ceiling the entry goes that was in an answer
+//! longest ago, of those without an open connection: whoever was just told of an address finds it open. A new
+//! answer is never refused. The table belongs to one sandbox: nothing in here can open anything for another.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -21,6 +21,8 @@ use hotcell_types::{
 
 /// What is granted beyond the due time: this part of it.
 const SLACK_PART: u64 = 4;
+/// Answers within this time count as one for the question which entry is the oldest.
+const SHOWN_GRAIN_MS: u64 = 1_000;
 
 /// How long addresses stay, and how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,13 @@ impl Default for LearnedLimits {
     }
 }
 
+impl LearnedLimits {
+    /// How long an answer keeps its addresses open at least.
+    fn due_ms(self, ttl_ms: u64) -> u64 {
+        ttl_ms.max(self.grace_ms).min(MAX_LEARNED_MS)
+    }
+}
+
 /// Why an address is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learned {
@@ -49,6 +58,15 @@ pub struct Learned {
     pub until: UnixMillis,
     /// Until when the packet filter is known to have it open.
     pub confirmed_until: UnixMillis,
+    /// When it was last in an answer.
+    pub shown_at: UnixMillis,
+}
+
+impl Learned {
+    /// Whether it is meant to be open until then, and the packet filter has done its part.
+    fn is_kept_until(&self, due: UnixMillis) -> bool {
+        self.until >= due && self.confirmed_until >= due
+    }
 }
 
 /// What the packet filter must be told after an answer.
@@ -68,8 +86,10 @@ pub struct Changes {
 pub struct LearnedTable {
     limits: LearnedLimits,
     entries: HashMap<IpAddr, Learned>,
-    /// The same by time, for finding the oldest.
-    order: BTreeSet<(UnixMillis, IpAddr)>,
+    /// The same by when their time is up.
+    by_end: BTreeSet<(UnixMillis, IpAddr)>,
+    /// The same by when they were last in an answer.
+    by_shown: BTreeSet<(UnixMillis, IpAddr)>,
 }
 
 impl LearnedTable {
@@ -98,6 +118,7 @@ impl LearnedTable {
                     by: None,
                     until,
                     confirmed_until: until,
+                    shown_at: now,
                 },
             );
         }
@@ -145,7 +166,7 @@ impl LearnedTable {
         connected: impl FnOnce() -> HashSet<IpAddr>,
     ) -> Changes {
         self.forget_expired(now);
-        let for_ms = ttl_ms.max(self.limits.grace_ms).min(MAX_LEARNED_MS);
+        let for_ms = self.limits.due_ms(ttl_ms);
         let fresh: HashSet<IpAddr> = addresses
             .iter()
             .copied()
@@ -164,10 +185,17 @@ impl LearnedTable {
         for address in fresh {
             let old = self.entries.get(&address).copied();
             if let Some(old) = old
-                && old.until >= due
-                && old.confirmed_until >= due
+                && old.is_kept_until(due)
             {
-                self.put(address, Learned { by, ..old });
+                let shown_at = now;
+                self.put(
+                    address,
+                    Learned {
+                        by,
+                        shown_at,
+                        ..old
+                    },
+                );
                 continue;
             }
             // A longer promise of an earlier answer holds.
@@ -181,12 +209,40 @@ impl LearnedTable {
                     by,
                     until,
                     confirmed_until,
+                    shown_at: now,
                 },
             );
             changes.open.push((address, until.millis_since(now)));
         }
         changes.open.sort_unstable();
         changes
+    }
+
+    /// Whether another answer with these addresses needs nothing of the packet filter: what [`learn`](Self::learn)
+    /// would find no change for. Like there, the last answer's rule is remembered.
+    pub fn holds(
+        &mut self,
+        now: UnixMillis,
+        by: Option<RuleIndex>,
+        ttl_ms: u64,
+        addresses: &[IpAddr],
+    ) -> bool {
+        let due = now.plus_millis(self.limits.due_ms(ttl_ms));
+        addresses.iter().all(|address| {
+            let Some(learned) = self.entries.get_mut(address) else {
+                return false;
+            };
+            if !learned.is_kept_until(due) {
+                return false;
+            }
+            learned.by = by;
+            if now.millis_since(learned.shown_at) >= SHOWN_GRAIN_MS {
+                self.by_shown.remove(&(learned.shown_at, *address));
+                self.by_shown.insert((now, *address));
+                learned.shown_at = now;
+            }
+            true
+        })
     }
 
     /// The packet filter has done what `changes`, made at `then`, asked for.
@@ -208,20 +264,26 @@ impl LearnedTable {
 
     fn put(&mut self, address: IpAddr, learned: Learned) {
         if let Some(old) = self.entries.insert(address, learned) {
-            self.order.remove(&(old.until, address));
+            self.unlist(address, old);
         }
-        self.order.insert((learned.until, address));
+        self.by_end.insert((learned.until, address));
+        self.by_shown.insert((learned.shown_at, address));
     }
 
     fn forget(&mut self, address: IpAddr) {
         if let Some(old) = self.entries.remove(&address) {
-            self.order.remove(&(old.until, address));
+            self.unlist(address, old);
         }
+    }
+
+    fn unlist(&mut self, address: IpAddr, old: Learned) {
+        self.by_end.remove(&(old.until, address));
+        self.by_shown.remove(&(old.shown_at, address));
     }
 
     /// The kernel has let these go by itself.
     fn forget_expired(&mut self, now: UnixMillis) {
-        while let Some((until, address)) = self.order.first().copied() {
+        while let Some((until, address)) = self.by_end.first().copied() {
             if until > now {
                 break;
             }
@@ -237,7 +299,7 @@ impl LearnedTable {
         changes: &mut Changes,
     ) {
         let oldest = |in_use: bool| {
-            self.order
+            self.by_shown
                 .iter()
                 .map(|(_, address)| *address)
                 .filter(move |address| {

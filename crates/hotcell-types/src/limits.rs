@@ -357,6 +357,16 @@ pub const MAX_DNS_CACHE_ENTRIES: u64 = 65_536;
 pub const MAX_DNS_UPSTREAM_REQUESTS: usize = 4_096;
 /// The largest answer over UDP, for clients that take so much.
 pub const MAX_DNS_UDP_BYTES: u16 = 4_096;
+/// Questions over UDP of one sandbox that are read in one go, before others have their turn.
+pub const MAX_DNS_BATCH: usize = 32;
+/// Failures in a row to read questions over UDP after which the reader gives up, and its filter begins anew.
+pub const MAX_DNS_READ_FAILURES: u32 = 16;
+/// Answers that one sandbox's filter keeps ready to be sent.
+pub const MAX_READY_DNS_ANSWERS: usize = 512;
+/// The longest answer that is kept ready, in bytes without its header and question.
+pub const MAX_READY_DNS_BYTES: usize = 1_232;
+/// How long answers that only repeat an earlier one are counted before the count is told.
+pub const DNS_REPEATS_WINDOW_MS: u64 = 1_000;
 /// How long a TCP connection for questions may be idle.
 pub const DNS_TCP_IDLE_MS: u64 = 10_000;
 /// Answers that may wait on one TCP connection.

@@ -10,8 +10,15 @@
 //! ```
 //! The order of the last two is the point: an address that the client can see is open in the kernel
 //! before it sees it, from the cache, too. When the packet filter fails, the answer is SERVFAIL.
+//!
+//! An answer that was given and needs nothing of the packet filter is kept as it was sent, for this
+//! sandbox alone; see `ready`.
 
+mod at_once;
 mod datagrams;
+mod question;
+mod rate;
+mod ready;
 mod reply;
 mod server;
 pub mod upstream;
@@ -41,6 +48,8 @@ use crate::{
     firewall::{Firewall, OpenAddress},
     ruleset::ObjectName,
 };
+use rate::Bucket;
+use ready::ReadyAnswers;
 pub use reply::{Extended, Reply};
 pub use server::{DnsServer, Handler, serve, serve_only};
 use upstream::Upstream;
@@ -67,6 +76,15 @@ pub enum FilterEvent {
         hidden: Vec<(IpAddr, Hidden)>,
         /// Addresses that had to make room.
         closed: Vec<IpAddr>,
+    },
+    /// A name was answered again, as it was when it was allowed; nothing had to be opened.
+    NameAllowedAgain {
+        /// The name.
+        name: DomainName,
+        /// The rule that allowed it; none when the default did.
+        by: Option<RuleIndex>,
+        /// How often, since the last event about this name.
+        times: u32,
     },
     /// No upstream resolver answered.
     UpstreamFailed {
@@ -136,35 +154,9 @@ struct Shared {
     connections: Arc<dyn Connections>,
     events: Arc<dyn EventSink>,
     bucket: Mutex<Bucket>,
+    ready: Mutex<ReadyAnswers>,
     places: Semaphore,
     started: Instant,
-}
-
-/// Leave to ask: fills up steadily to one second's worth.
-struct Bucket {
-    per_second: u32,
-    millionths: u64,
-    filled_at: Instant,
-}
-
-impl Bucket {
-    const ONE: u64 = 1_000_000;
-
-    fn take(&mut self, now: Instant) -> bool {
-        let passed =
-            u64::try_from(now.duration_since(self.filled_at).as_micros()).unwrap_or(u64::MAX);
-        let full = u64::from(self.per_second) * Self::ONE;
-        let gained = passed.saturating_mul(self.per_second.into());
-        self.millionths = self.millionths.saturating_add(gained).min(full);
-        self.filled_at = now;
-        match self.millionths.checked_sub(Self::ONE) {
-            Some(left) => {
-                self.millionths = left;
-                true
-            }
-            None => false,
-        }
-    }
 }
 
 impl DnsFilter {
@@ -180,11 +172,8 @@ impl DnsFilter {
             upstream: parts.upstream,
             connections: parts.connections,
             events: parts.events,
-            bucket: Mutex::new(Bucket {
-                per_second: parts.rate_per_second,
-                millionths: u64::from(parts.rate_per_second) * Bucket::ONE,
-                filled_at: now,
-            }),
+            bucket: Mutex::new(Bucket::new(parts.rate_per_second, now)),
+            ready: Mutex::default(),
             places: Semaphore::new(MAX_DNS_IN_FLIGHT),
             started: now,
         }))
@@ -209,7 +198,11 @@ impl DnsFilter {
 
     /// The filter's own clock: time since it was made, which no change of the date moves.
     fn now(&self) -> UnixMillis {
-        let passed = self.0.started.elapsed().as_millis();
+        self.at(Instant::now())
+    }
+
+    fn at(&self, now: Instant) -> UnixMillis {
+        let passed = now.duration_since(self.0.started).as_millis();
         UnixMillis(u64::try_from(passed).unwrap_or(u64::MAX))
     }
 
@@ -235,7 +228,7 @@ impl DnsFilter {
 
     /// Answers one question.
     pub async fn answer(&self, name: &Name, kind: RecordType) -> Reply {
-        if !self.may_ask() {
+        if !self.may_ask(Instant::now()) {
             self.0.events.record(FilterEvent::RateExceeded);
             return Reply::of(ResponseCode::Refused);
         }
@@ -247,7 +240,12 @@ impl DnsFilter {
         let ruling = self.filter().rule_on(asked, question_kind(kind));
         match ruling {
             Ruling::Ask(permit) => self.ask(name, kind, &permit).await,
-            Ruling::Empty => Reply::of(ResponseCode::NoError),
+            Ruling::Empty => {
+                if let Some(named) = named {
+                    self.keep_empty(name, kind, named);
+                }
+                Reply::of(ResponseCode::NoError)
+            }
             Ruling::Refuse => Reply::of(ResponseCode::Refused),
             Ruling::Deny(denial) => {
                 self.0.events.record(FilterEvent::NameDenied {
@@ -259,8 +257,7 @@ impl DnsFilter {
         }
     }
 
-    fn may_ask(&self) -> bool {
-        let now = Instant::now();
+    fn may_ask(&self, now: Instant) -> bool {
         let mut bucket = self.0.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         bucket.take(now)
     }
@@ -295,6 +292,9 @@ impl DnsFilter {
             if let Some(record) = answer.answers.get(*place) {
                 answers.push(reply::fit(record));
             }
+        }
+        if sifted.stripped.is_empty() && answer.code == ResponseCode::NoError {
+            self.keep(name, kind, permit, then, &answer, &sifted, &answers);
         }
         self.0.events.record(FilterEvent::NameAllowed {
             name: permit.name().clone(),

@@ -11,7 +11,8 @@ use hotcell_types::limits::{MAX_DNS_TTL_SECONDS, MAX_DNS_UDP_BYTES};
 
 /// The option of extended errors (RFC 8914).
 const EXTENDED_ERROR: u16 = 15;
-const LEAST_UDP_BYTES: u16 = 512;
+/// What a client takes that does not say how much it takes, and no client takes less.
+pub(super) const LEAST_UDP_BYTES: u16 = 512;
 
 /// An extended error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

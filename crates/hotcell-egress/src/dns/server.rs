@@ -74,6 +74,10 @@ impl DnsServer {
 pub struct Handler(DnsFilter, Vec<IpAddr>);
 
 impl Handler {
+    pub(super) const fn filter(&self) -> &DnsFilter {
+        &self.0
+    }
+
     pub(super) async fn reply(&self, request: &Request) -> Reply {
         let from = request.src().ip().to_canonical();
         if !self.1.is_empty() && !self.1.contains(&from) && !from.is_loopback() {

@@ -22,6 +22,8 @@ const TTL_SECONDS: u32 = 60;
 struct State {
     names: BTreeMap<String, Vec<IpAddr>>,
     asked: Vec<String>,
+    /// Names at which it panics, and whether it lets others run first.
+    falls: BTreeMap<String, bool>,
 }
 
 /// The resolvers. Clones share what they know.
@@ -36,6 +38,11 @@ impl FakeUpstream {
             .insert(name.to_owned(), addresses.to_vec());
     }
 
+    /// Whoever asks for this name from now on panics: in the middle of its work, or after it `waits`.
+    pub fn fall_over(&self, name: &str, waits: bool) {
+        lock(&self.0).falls.insert(name.to_owned(), waits);
+    }
+
     /// Every name that was asked for, in order.
     #[must_use]
     pub fn asked(&self) -> Vec<String> {
@@ -46,9 +53,16 @@ impl FakeUpstream {
 #[async_trait]
 impl Upstream for FakeUpstream {
     async fn lookup(&self, name: Name, kind: RecordType) -> Result<UpstreamAnswer, UpstreamError> {
-        let mut state = lock(&self.0);
         let text = name.to_lowercase().to_ascii();
         let text = text.trim_end_matches('.').to_owned();
+        let falls = lock(&self.0).falls.get(&text).copied();
+        if let Some(waits) = falls {
+            if waits {
+                tokio::task::yield_now().await;
+            }
+            panic!("told to");
+        }
+        let mut state = lock(&self.0);
         state.asked.push(text.clone());
         let Some(addresses) = state.names.get(&text) else {
             return Ok(UpstreamAnswer {

@@ -9,6 +9,8 @@
 //!  │                                      └─ one load generator           │
 //!  └──────────────────────────────────────────────────────────────────────┘
 //! ```
+//! With the names of parts (`compare`, `learn`, `connect`, `memory`) as arguments only those are measured.
+//!
 //! Each resolver is a process of its own that ends with this one. Ours is this program again: the real
 //! DNS side over the real packet filter.
 #![allow(
@@ -46,8 +48,17 @@ fn main() {
     }
     // Before there is a second thread: all that is started from here on is in it.
     space::enter_new();
-    compare::rows();
-    learn::learning();
-    connect::setting_up();
-    memory::of_filters();
+    let parts: [(&str, fn()); 4] = [
+        ("compare", compare::rows),
+        ("learn", learn::learning),
+        ("connect", connect::setting_up),
+        ("memory", memory::of_filters),
+    ];
+    let named = |part: &str| words.iter().any(|word| word == part);
+    let all = !parts.iter().any(|(part, _)| named(part));
+    for (part, measure) in parts {
+        if all || named(part) {
+            measure();
+        }
+    }
 }

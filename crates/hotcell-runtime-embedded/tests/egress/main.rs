@@ -21,6 +21,7 @@ mod musl;
 mod names;
 mod questions;
 mod stage;
+mod supply;
 mod times;
 
 /// Makes one test of each function of a module for each engine.

@@ -72,6 +72,15 @@ pub enum Happened {
         /// Addresses that were opened or renewed for it.
         opened: usize,
     },
+    /// A name was answered again, as it was when it was allowed; nothing had to be opened.
+    NameAllowedAgain {
+        /// The name.
+        name: String,
+        /// The rule that allowed it; none when the default did.
+        rule: Option<RuleIndex>,
+        /// How often, since the last event about this name.
+        times: u32,
+    },
     /// An address was taken out of the answer for an allowed name.
     AddressHidden {
         /// The name.
@@ -169,7 +178,7 @@ impl Happened {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::NameDenied { .. } => "name_denied",
-            Self::NameAllowed { .. } => "name_allowed",
+            Self::NameAllowed { .. } | Self::NameAllowedAgain { .. } => "name_allowed",
             Self::AddressHidden { .. } => "address_hidden",
             Self::MoreAddressesHidden { .. } => "more_addresses_hidden",
             Self::CeilingReached { .. } => "ceiling_reached",
@@ -189,6 +198,7 @@ impl Happened {
         match self {
             Self::NameDenied { .. }
             | Self::NameAllowed { .. }
+            | Self::NameAllowedAgain { .. }
             | Self::AddressHidden { .. }
             | Self::MoreAddressesHidden { .. }
             | Self::RateExceeded
@@ -208,6 +218,7 @@ impl Happened {
         match self {
             Self::NameDenied { rule, .. }
             | Self::NameAllowed { rule, .. }
+            | Self::NameAllowedAgain { rule, .. }
             | Self::AddressHidden { rule, .. }
             | Self::PacketDenied { rule, .. } => *rule,
             _ => None,
@@ -216,7 +227,18 @@ impl Happened {
 
     /// Whether it is everyday life and may be forgotten sooner than a denial.
     pub(super) const fn is_usual(&self) -> bool {
-        matches!(self, Self::NameAllowed { .. })
+        matches!(
+            self,
+            Self::NameAllowed { .. } | Self::NameAllowedAgain { .. }
+        )
+    }
+
+    /// How often it happened: what only repeats itself is told together.
+    pub(super) const fn times(&self) -> u32 {
+        match self {
+            Self::NameAllowedAgain { times, .. } => *times,
+            _ => 1,
+        }
     }
 
     /// Whether somebody must look.
@@ -293,6 +315,9 @@ impl fmt::Display for Happened {
                     f,
                     "the lookup of {name} was answered, {opened} addresses opened"
                 )
+            }
+            Self::NameAllowedAgain { name, times, .. } => {
+                write!(f, "the lookup of {name} was answered {times} times more")
             }
             Self::AddressHidden {
                 name, address, why, ..
@@ -432,6 +457,11 @@ pub(crate) fn of_lookup(event: FilterEvent) -> Vec<Happened> {
             }
             events
         }
+        FilterEvent::NameAllowedAgain { name, by, times } => vec![Happened::NameAllowedAgain {
+            name: name.to_string(),
+            rule: by,
+            times,
+        }],
         FilterEvent::UpstreamFailed { name, reason } => vec![Happened::UpstreamFailed {
             name: name.to_string(),
             why: shortened(reason),

@@ -150,7 +150,8 @@ impl Journal {
     pub fn record(&self, whose: &Whose, happened: Happened) {
         let at = self.clock.now();
         let kind = happened.kind();
-        self.counted.get_or_create(&OfKind { kind }).inc();
+        let times = happened.times().into();
+        self.counted.get_or_create(&OfKind { kind }).inc_by(times);
         let mut state = self.state();
         state.last += 1;
         let number = state.last;

@@ -5,6 +5,7 @@ mod boot;
 mod crash;
 mod egress;
 mod egress_changes;
+mod egress_readers;
 mod egress_spaces;
 mod kills;
 mod lifecycle;

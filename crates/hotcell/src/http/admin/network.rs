@@ -319,6 +319,7 @@ fn event(event: egress::EgressEvent) -> EgressEvent {
             (name.clone(), None, None)
         }
         Happened::NameAllowed { name, .. }
+        | Happened::NameAllowedAgain { name, .. }
         | Happened::MoreAddressesHidden { name, .. }
         | Happened::CeilingReached { name, .. }
         | Happened::UpstreamFailed { name, .. } => (Some(name.clone()), None, None),
