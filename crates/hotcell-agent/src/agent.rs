@@ -41,6 +41,7 @@ pub(crate) struct Agent {
     pub(crate) jobs: Jobs,
     pub(crate) writable_read_only_mounts: Vec<String>,
     calls: AtomicUsize,
+    begun: AtomicUsize,
 }
 
 /// The key text; never shown.
@@ -86,6 +87,7 @@ impl Agent {
             jobs: Jobs::default(),
             writable_read_only_mounts: health::writable_read_only_mounts(),
             calls: AtomicUsize::new(0),
+            begun: AtomicUsize::new(0),
             config,
         }
     }
@@ -102,7 +104,13 @@ impl Agent {
                 format!("{MAX_CALLS_PER_SANDBOX} calls run already"),
             ));
         }
+        self.begun.fetch_add(1, Ordering::Relaxed);
         Ok(CallSlot(Arc::clone(self)))
+    }
+
+    /// How many calls have begun; wraps.
+    pub(crate) fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// How many calls run.

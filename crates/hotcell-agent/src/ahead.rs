@@ -1,7 +1,7 @@
 //! The shell of the next call, started while nobody waits for it.
 //!
 //! ```text
-//!  call ends ──> prelude for the state it left, bash started, waits in the prelude
+//!  call ends, a moment's rest ──> prelude for the state it left, bash started, waits in the prelude
 //!                  │
 //!  next call ──> text into its file ── one line on its stdin ──> goes on, opens the file
 //! ```
@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use hotcell_types::limits::agent::AHEAD_PATIENCE_MS;
+use hotcell_types::limits::agent::{AHEAD_PATIENCE_MS, AHEAD_PAUSE_MS};
 use tokio::{
     net::unix::pipe::Sender,
     sync::{Mutex, MutexGuard},
@@ -109,22 +109,38 @@ impl Ahead {
         }
     }
 
-    /// Starts a shell in the background unless the right one waits. A failure is none: the next call
-    /// starts its own, and tells.
-    pub(crate) fn refill(&self, agent: &Arc<Agent>) {
+    /// Starts a shell in the background, once no call has come for a moment, unless the right one
+    /// waits. A failure is none: the next call starts its own, and tells.
+    ///
+    /// A call that comes at once would wait for this start as long as for its own, and whoever carries
+    /// its answer has the processors meanwhile.
+    pub(crate) fn refill_at_rest(&self, agent: &Arc<Agent>) {
         let agent = Arc::clone(agent);
         tokio::spawn(async move {
-            // Whoever waits for an answer has it first.
-            tokio::task::yield_now().await;
-            let Some(mut waiting) = agent.ahead.lock().await else {
-                return;
-            };
-            let is_right = |waiting: &Waiting| agent.shell.is_current(&waiting.prepared);
-            if !waiting.as_ref().is_some_and(is_right) {
-                *waiting = None;
-                *waiting = start(&agent).await;
+            let begun = agent.begun();
+            tokio::time::sleep(Duration::from_millis(AHEAD_PAUSE_MS)).await;
+            // The end of a later call comes here as well.
+            if agent.begun() == begun && agent.calls() == 0 {
+                refill(&agent).await;
             }
         });
+    }
+
+    /// Starts the first one.
+    pub(crate) fn fill(&self, agent: &Arc<Agent>) {
+        let agent = Arc::clone(agent);
+        tokio::spawn(async move { refill(&agent).await });
+    }
+}
+
+async fn refill(agent: &Agent) {
+    let Some(mut waiting) = agent.ahead.lock().await else {
+        return;
+    };
+    let is_right = |waiting: &Waiting| agent.shell.is_current(&waiting.prepared);
+    if !waiting.as_ref().is_some_and(is_right) {
+        *waiting = None;
+        *waiting = start(agent).await;
     }
 }
 

@@ -307,7 +307,7 @@ async fn run(
         duration_ms: u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX),
         notes,
     });
-    agent.ahead.refill(&agent);
+    agent.ahead.refill_at_rest(&agent);
 }
 
 /// Why a call is over.
