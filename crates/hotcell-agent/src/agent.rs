@@ -15,6 +15,7 @@ use hotcell_wire::NonceCache;
 use tokio::task::JoinSet;
 
 use crate::{
+    ahead::Ahead,
     config::Config,
     environment::{self, User, Variables},
     health,
@@ -36,9 +37,11 @@ pub(crate) struct Agent {
     pub(crate) pool: Arc<Pool>,
     pub(crate) trees: Arc<Trees>,
     pub(crate) shell: Shell,
+    pub(crate) ahead: Ahead,
     pub(crate) jobs: Jobs,
     pub(crate) writable_read_only_mounts: Vec<String>,
     calls: AtomicUsize,
+    begun: AtomicUsize,
 }
 
 /// The key text; never shown.
@@ -79,10 +82,12 @@ impl Agent {
             pool: Arc::new(Pool::new(executable)),
             trees: Arc::default(),
             shell: Shell::new(base.clone(), run),
+            ahead: Ahead::default(),
             base,
             jobs: Jobs::default(),
             writable_read_only_mounts: health::writable_read_only_mounts(),
             calls: AtomicUsize::new(0),
+            begun: AtomicUsize::new(0),
             config,
         }
     }
@@ -99,7 +104,13 @@ impl Agent {
                 format!("{MAX_CALLS_PER_SANDBOX} calls run already"),
             ));
         }
+        self.begun.fetch_add(1, Ordering::Relaxed);
         Ok(CallSlot(Arc::clone(self)))
+    }
+
+    /// How many calls have begun; wraps.
+    pub(crate) fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// How many calls run.
@@ -115,12 +126,14 @@ impl Agent {
     /// Ends every call and what calls left in the background, and forgets the shell state.
     pub(crate) async fn restart_shell(&self) -> u32 {
         self.shell.forget();
+        self.ahead.discard().await;
         end_all(self.trees.of_kind(TreeKind::Call)).await
     }
 
     /// The same for jobs too.
     pub(crate) async fn restart(&self) -> Restarted {
         self.shell.forget();
+        self.ahead.discard().await;
         self.jobs.stop_all();
         let mut trees = self.trees.of_kind(TreeKind::Call);
         trees.extend(self.trees.of_kind(TreeKind::Job));
@@ -131,7 +144,12 @@ impl Agent {
 
     /// Ends whatever runs, before the agent itself ends.
     pub(crate) async fn end_everything(&self) {
-        let kinds = [TreeKind::Call, TreeKind::Job, TreeKind::Stdio];
+        let kinds = [
+            TreeKind::Call,
+            TreeKind::Job,
+            TreeKind::Stdio,
+            TreeKind::Ahead,
+        ];
         end_all(
             kinds
                 .into_iter()

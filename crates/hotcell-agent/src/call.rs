@@ -177,10 +177,22 @@ pub(crate) async fn exec(
         agent.restart_shell().await;
     }
     let slot = agent.call_slot()?;
-    let ready = ready(agent, &request.command, request.cwd.as_deref(), env, true)?;
+    let ahead = match &request.command {
+        Command::Shell(text) if request.cwd.is_none() && env.is_empty() => {
+            agent.ahead.take(agent, text).await
+        }
+        _ => None,
+    };
+    let begin = match ahead {
+        Some(running) => Begin::Runs(running),
+        None => {
+            let cwd = request.cwd.as_deref();
+            Begin::Start(ready(agent, &request.command, cwd, env, true)?)
+        }
+    };
     let (frames, body) = Frames::new();
     let (started, starting) = oneshot::channel();
-    tokio::spawn(run(Arc::clone(agent), slot, ready, limit, frames, started));
+    tokio::spawn(run(Arc::clone(agent), slot, begin, limit, frames, started));
     match starting.await {
         Ok(Ok(())) => Ok(body),
         Ok(Err(error)) => Err(error),
@@ -188,26 +200,62 @@ pub(crate) async fn exec(
     }
 }
 
+/// How a call begins.
+enum Begin {
+    /// Its shell waited for it and has the command.
+    Runs(Running),
+    /// It has to be started.
+    Start(Ready),
+}
+
+/// A call that runs.
+pub(crate) struct Running {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) pipes: Pipes,
+    /// The shell's files.
+    pub(crate) shell: Option<Prepared>,
+    /// As in [`Ready`].
+    pub(crate) epoch: u64,
+    pub(crate) note: Option<String>,
+}
+
 /// The task of one call. It ends when the shell has ended or the reader is gone.
 async fn run(
     agent: Arc<Agent>,
     slot: CallSlot,
-    ready: Ready,
+    how: Begin,
     limit: Duration,
     frames: Arc<Frames>,
     started: oneshot::Sender<Result<(), AgentError>>,
 ) {
     let begin = Instant::now();
-    let (tree, mut pipes, note) =
-        match start(&agent, TreeKind::Call, &ready, Pipes::with_empty_stdin).await {
-            Ok(running) => running,
-            Err(error) => {
-                let _ = started.send(Err(error));
-                return;
-            }
-        };
+    let running = match how {
+        Begin::Runs(running) => Ok(running),
+        Begin::Start(ready) => start(&agent, TreeKind::Call, &ready, Pipes::with_empty_stdin)
+            .await
+            .map(|(tree, pipes, note)| Running {
+                tree,
+                pipes,
+                note,
+                shell: ready.shell,
+                epoch: ready.epoch,
+            }),
+    };
+    let Running {
+        tree,
+        mut pipes,
+        shell,
+        epoch,
+        note,
+    } = match running {
+        Ok(running) => running,
+        Err(error) => {
+            let _ = started.send(Err(error));
+            return;
+        }
+    };
     let _ = started.send(Ok(()));
-    if agent.shell.epoch() != ready.epoch {
+    if agent.shell.epoch() != epoch {
         end_in_background(&tree);
     }
     let mut output = Output::new(Arc::clone(&frames));
@@ -231,7 +279,7 @@ async fn run(
             return;
         }
     };
-    if let Some(shell) = &ready.shell
+    if let Some(shell) = &shell
         && let Some(note) = agent.shell.keep(shell)
     {
         notes.push(note);
@@ -246,7 +294,7 @@ async fn run(
     }
     // Before the answer goes out: whoever has it may start the next call.
     drop(slot);
-    drop(ready);
+    drop(shell);
     output.finish(ExecExit {
         exit_code: state.exit.filter(|_| !timed_out).map(|exit| exit.code()),
         signal: state.exit.and_then(|exit| exit.signal_name()),
@@ -259,6 +307,7 @@ async fn run(
         duration_ms: u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX),
         notes,
     });
+    agent.ahead.refill_at_rest(&agent);
 }
 
 /// Why a call is over.

@@ -4,6 +4,7 @@
 //!  daemon ── HTTP/1.1, signed ──> agent (PID 1, reaps orphans)
 //!                                  ├── shim (idle)
 //!                                  ├── shim ── bash FILE ── … everything this call started
+//!                                  ├── shim ── bash FILE           waits for the next call
 //!                                  └── shim ── python3 server.py        (a job)
 //! ```
 //!
@@ -18,6 +19,7 @@
 //! send anything to its port; the agent bounds and survives all of that.
 
 mod agent;
+mod ahead;
 mod auth;
 mod call;
 mod clock;

@@ -1,6 +1,9 @@
 //! What bash reads before the text of a command: the state of the call before, and a hook
 //! that saves the state of this one.
 //!
+//! A shell that is started ahead of its command waits in the prelude's first line, before anything of
+//! the command is there; bash opens the command's file only after the prelude.
+//!
 //! The command's own file holds exactly the bytes that were sent. All plumbing goes through
 //! `BASH_ENV`, which bash reads first; it defines no function and no variable that the
 //! command would see.
@@ -36,6 +39,8 @@ pub(crate) struct Start<'a> {
     pub(crate) restore: Vec<(&'a [u8], Option<&'a [u8]>)>,
     /// Variables of this call, over all others.
     pub(crate) set: Option<&'a Variables>,
+    /// It is started before there is a command, and waits for a line of its stdin.
+    pub(crate) waits: bool,
 }
 
 /// A file that must be there before bash starts: its suffix and content.
@@ -53,6 +58,13 @@ pub(crate) fn is_identifier(name: &[u8]) -> bool {
 /// The prelude. `base` is the path of the command's file; with `save` the state is saved.
 pub(crate) fn prelude(start: &Start<'_>, base: &Path, save: bool, has_trap: bool) -> Vec<u8> {
     let mut out = Vec::new();
+    if start.waits {
+        // The one variable that is unset next. Nobody shall notice that the shell is older than its
+        // command.
+        out.extend_from_slice(
+            b"builtin read -r BASH_ENV || builtin exit\nexec </dev/null\nSECONDS=0\n",
+        );
+    }
     // The working directory is where bash was started, not what was exported as such; a
     // positional parameter keeps it without a variable.
     out.extend_from_slice(b"unset -v BASH_ENV\nset -- \"$PWD\"\n");

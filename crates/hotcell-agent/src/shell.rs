@@ -62,7 +62,15 @@ pub(crate) struct Prepared {
     file: PathBuf,
     has_trap: bool,
     request: Vec<Vec<u8>>,
+    state: Option<Arc<State>>,
     epoch: u64,
+}
+
+impl Prepared {
+    /// How often the state had been forgotten when it was prepared.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
 }
 
 impl Drop for Prepared {
@@ -135,18 +143,65 @@ impl Shell {
         request: Variables,
         save: bool,
     ) -> Result<Prepared, AgentError> {
+        check_text(text)?;
+        self.write_down(Some(text), request, save)
+    }
+
+    /// Writes what bash needs to wait for a text that is not known yet; `None` when it could not
+    /// wait in the sandbox's environment.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub(crate) fn prepare_ahead(&self) -> Result<Option<Prepared>, AgentError> {
+        // With this variable bash waits for a limited time only.
+        if self.base.contains_key(b"TMOUT".as_slice()) {
+            return Ok(None);
+        }
+        self.write_down(None, Variables::new(), true).map(Some)
+    }
+
+    /// Writes the text for a shell that waits for it; `false` when it is not one for that shell.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub(crate) fn hand_over(&self, ahead: &Prepared, text: &str) -> Result<bool, AgentError> {
+        check_text(text)?;
+        if !self.is_current(ahead) || watches_traps(text) {
+            return Ok(false);
+        }
+        run_dir::write(&ahead.file, &[text.as_bytes()])
+            .map_err(|error| AgentError::from_io("cannot write the command", &error))?;
+        Ok(true)
+    }
+
+    /// Whether what was prepared is still what the next call starts with.
+    pub(crate) fn is_current(&self, prepared: &Prepared) -> bool {
+        let kept = lock(&self.kept);
+        let same = match (&kept.state, &prepared.state) {
+            (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+            (None, None) => true,
+            _ => false,
+        };
+        same && kept.epoch == prepared.epoch
+    }
+
+    fn write_down(
+        &self,
+        text: Option<&str>,
+        request: Variables,
+        save: bool,
+    ) -> Result<Prepared, AgentError> {
         let bash = self.bash().ok_or_else(|| {
             AgentError::new(
                 AgentErrorCode::NoBash,
                 "there is no bash in the sandbox's PATH",
             )
         })?;
-        check_text(text)?;
         let (state, epoch) = {
             let kept = lock(&self.kept);
             (kept.state.clone(), kept.epoch)
         };
-        let has_trap = save && text.contains("trap");
+        let has_trap = save && text.is_some_and(watches_traps);
         let start = Start {
             exports: state.as_ref().map(|state| state.exports.as_slice()),
             restore: state
@@ -155,10 +210,13 @@ impl Shell {
                 .map(|name| (name.as_slice(), self.base.get(name).map(Vec::as_slice)))
                 .collect(),
             set: Some(&request),
+            waits: text.is_none(),
         };
         let write_all = |file: &Path| -> std::io::Result<()> {
             let content = prelude::prelude(&start, file, save, has_trap);
-            run_dir::write(file, &[text.as_bytes()])?;
+            if let Some(text) = text {
+                run_dir::write(file, &[text.as_bytes()])?;
+            }
             run_dir::write(&with_suffix(file, ".rc"), &[&content])?;
             // The hook would wait for a reader if somebody had put a FIFO there.
             run_dir::clear(&with_suffix(file, ".state"))?;
@@ -202,7 +260,8 @@ impl Shell {
                 file.as_os_str().as_bytes().to_vec(),
             ],
             env,
-            cwd: state.map(|state| state.cwd.clone()),
+            cwd: state.as_ref().map(|state| state.cwd.clone()),
+            state,
             file,
             has_trap,
             request: forgotten,
@@ -233,6 +292,11 @@ impl Shell {
         }
         None
     }
+}
+
+/// Whether a command may set an EXIT trap of its own.
+fn watches_traps(text: &str) -> bool {
+    text.contains("trap")
 }
 
 fn check_text(text: &str) -> Result<(), AgentError> {

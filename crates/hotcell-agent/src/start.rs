@@ -150,6 +150,7 @@ async fn run_agent(config: Config, key: String, is_init: bool) -> Result<(), Con
     let agent = Arc::new(Agent::new(config, key, own_executable()));
     complain(&format!("{lease} listening on {address}"));
     agent.pool.refill();
+    agent.ahead.fill(&agent);
     let serve = http::serve(listener, Arc::clone(&agent));
     if is_init {
         // The kernel shields PID 1 from signals that it does not handle: user code must not

@@ -41,6 +41,8 @@ pub(crate) enum TreeKind {
     Job,
     /// A byte stream's.
     Stdio,
+    /// A shell that waits for a call.
+    Ahead,
 }
 
 /// Where a tree stands.
@@ -60,7 +62,7 @@ pub(crate) struct Tree {
     shim: Pid,
     /// The process group of its first process.
     group: Option<Pid>,
-    pub(crate) kind: TreeKind,
+    kind: Mutex<TreeKind>,
     state: watch::Receiver<TreeState>,
     ending: Ending,
 }
@@ -86,7 +88,7 @@ impl Trees {
     pub(crate) fn of_kind(&self, kind: TreeKind) -> Vec<Arc<Tree>> {
         lock(&self.by_shim)
             .values()
-            .filter(|tree| tree.kind == kind)
+            .filter(|tree| *lock(&tree.kind) == kind)
             .cloned()
             .collect()
     }
@@ -200,7 +202,7 @@ async fn own(
     let tree = Arc::new(Tree {
         shim: shim.pid,
         group: Pid::from_raw(child),
-        kind,
+        kind: Mutex::new(kind),
         state,
         ending,
     });
@@ -266,6 +268,11 @@ impl Tree {
     /// Where it stands.
     pub(crate) fn state(&self) -> watch::Receiver<TreeState> {
         self.state.clone()
+    }
+
+    /// It is another's from now on.
+    pub(crate) fn becomes(&self, kind: TreeKind) {
+        *lock(&self.kind) = kind;
     }
 
     /// How many processes of it live.

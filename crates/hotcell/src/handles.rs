@@ -247,8 +247,14 @@ impl Sandboxes {
             Ok(active) => {
                 tracing::Span::current().record("lease", active.lease.as_str());
                 if active.fresh {
-                    let is_new = active.hold.lease().record().created_at >= asked_at;
-                    metrics.started(if is_new { "cold" } else { "wake" }, asked.elapsed());
+                    let lease = active.hold.lease();
+                    let is_new = lease.record().created_at >= asked_at;
+                    let kind = match (is_new, lease.is_claimed()) {
+                        (true, true) => "warm",
+                        (true, false) => "cold",
+                        (false, _) => "wake",
+                    };
+                    metrics.started(kind, asked.elapsed());
                 }
             }
             Err(error) if Self::is_failed_start(error) => metrics.start_failed(),

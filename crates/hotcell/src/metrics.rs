@@ -125,7 +125,7 @@ impl Default for Metrics {
             registry.register("calls", "Calls that ended, by outcome", of.call_outcomes);
             registry.register(
                 "start_duration_seconds",
-                "How long a call waited for a sandbox that had to be made or started for it",
+                "How long a call waited for a sandbox that had to be made, claimed or started for it",
                 of.starts,
             );
             registry.register(
@@ -181,7 +181,8 @@ impl Metrics {
         self.call_outcomes.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// A call got its sandbox, which was made (`cold`) or started again (`wake`) for it.
+    /// A call got its sandbox, which was made (`cold`), claimed out of the pool (`warm`) or started
+    /// again (`wake`) for it.
     pub(crate) fn started(&self, kind: &'static str, took: Duration) {
         self.starts
             .get_or_create(&Kind { kind })

@@ -36,8 +36,11 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// How long a shell may take to wait for its command, on a busy machine.
+const AHEAD: Duration = Duration::from_secs(8);
+
 /// Waits until `condition` holds.
-pub(crate) fn wait_for(what: &str, limit: Duration, condition: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let begin = now();
     while !condition() {
         assert!(begin.elapsed() < limit, "{what}: not within {limit:?}");
@@ -243,13 +246,34 @@ impl Host {
         found
     }
 
-    /// Those that commands have started: all but shims and zombies.
+    /// Those that commands have started: all but shims, zombies and the shell of the next call.
     pub(crate) fn running(&self) -> Vec<Seen> {
         let is_shim = |process: &Seen| process.command.ends_with("hotcell-agent\0shim\0");
         self.processes()
             .into_iter()
-            .filter(|p| !is_shim(p) && p.state != 'Z')
+            .filter(|p| !is_shim(p) && p.state != 'Z' && !self.waits(p))
             .collect()
+    }
+
+    /// Whether it is a shell that waits for its command: it has a prelude and nothing else yet.
+    fn waits(&self, process: &Seen) -> bool {
+        let last = process.command.trim_end_matches('\0').rsplit('\0').next();
+        let text = last
+            .map(Path::new)
+            .filter(|path| path.starts_with(&self.run));
+        text.is_some_and(|text| !text.exists() && text.with_extension("rc").exists())
+    }
+
+    /// The shell of the next call, once it waits.
+    pub(crate) fn waiting(&self) -> Seen {
+        let mut found = None;
+        wait_for("a shell ahead", AHEAD, || {
+            let mut all = self.processes().into_iter();
+            // Blocked in its prelude, not on its way there.
+            found = all.find(|process| process.state == 'S' && self.waits(process));
+            found.is_some()
+        });
+        found.unwrap()
     }
 
     pub(crate) fn shims(&self) -> Vec<i32> {

@@ -103,8 +103,12 @@ fn the_plumbing_does_not_show() {
         assert_eq!(outcome.err(), "+ echo x\n+ exit 0\n");
     }
     assert!(host.bash("ls -A").out().is_empty());
+    // The prelude of the shell that waits for the next call.
+    host.waiting();
     let left: Vec<_> = std::fs::read_dir(&host.run).unwrap().collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(left.len(), 1, "{left:?}");
+    let name = left[0].as_ref().unwrap().file_name();
+    assert!(name.to_str().unwrap().ends_with(".rc"), "{left:?}");
 }
 
 #[test]

@@ -19,6 +19,10 @@ pub const FILE_READ_BYTES: usize = 256 * 1024;
 pub const MAX_FILE_THREADS: usize = 16;
 /// How long a thread for file work stays when it has none.
 pub const FILE_THREAD_IDLE_MS: u64 = 1_000;
+/// How long no call has come when the shell of the next one is started.
+pub const AHEAD_PAUSE_MS: u64 = 20;
+/// How long a call waits for a shell that is just being started ahead of it.
+pub const AHEAD_PATIENCE_MS: u64 = 500;
 /// Idle shims that are kept; more end when their call does.
 pub const MAX_IDLE_SHIMS: usize = 4;
 /// Shims at once, busy and idle.

@@ -152,6 +152,8 @@ pub(crate) struct LiveLease {
     /// Whether it has stood once where it can stay.
     settled: watch::Sender<bool>,
     begun: AtomicBool,
+    /// Whether its first sandbox was made ahead.
+    claimed: AtomicBool,
     /// Given back while its sandbox is stopped, and when it is over, whoever still looks at it then.
     slot: Mutex<Option<Slot>>,
 }
@@ -171,6 +173,7 @@ impl LiveLease {
             gone: watch::Sender::new(false),
             settled: watch::Sender::new(false),
             begun: AtomicBool::new(false),
+            claimed: AtomicBool::new(false),
             slot: Mutex::new(Some(slot)),
         }
     }
@@ -191,6 +194,16 @@ impl LiveLease {
             *slot = all.take_slot();
         }
         slot.is_some()
+    }
+
+    /// Its first sandbox was one that was made ahead.
+    pub(crate) fn set_claimed(&self) {
+        self.claimed.store(true, Ordering::Release);
+    }
+
+    /// Whether its first sandbox was made ahead. Not known any more after a restart of the daemon.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Acquire)
     }
 
     /// Gives its place back: its sandbox is stopped.

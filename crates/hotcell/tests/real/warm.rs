@@ -92,8 +92,13 @@ async fn a_first_call_on_a_warm_daemon_sees_its_uploads(oci_runtime: &str) {
     );
     let metrics = daemon.operator.get("/metrics").await.expect(200);
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
-    let claims = "hotcell_warm_claims_total{outcome=\"warm\"} 2";
-    assert!(metrics.lines().any(|line| line == claims), "{metrics}");
+    for line in [
+        "hotcell_warm_claims_total{outcome=\"warm\"} 2",
+        "hotcell_start_duration_seconds_count{kind=\"warm\"} 2",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{metrics}");
+    }
+    assert!(!metrics.contains("kind=\"cold\""), "{metrics}");
     end(&client, "c").await;
     let target = format!("{}?user=v&role=editor", chat_path("d", "lease"));
     let _ = client.delete(&target).await.expect(200);

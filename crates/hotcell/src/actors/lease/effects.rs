@@ -128,18 +128,18 @@ impl Effects {
     }
 
     pub(super) fn create(&mut self, attempt: Attempt, record: &LeaseRecord) {
-        let record = record.clone();
+        let (record, live) = (record.clone(), Arc::clone(&self.live));
         let limit_ms = self.context.limits.start_timeout_ms;
         self.engine(
             attempt,
             limit_ms,
             Event::SandboxCreated,
             |context, runtime| async move {
-                let mut result = create(&context, &*runtime, &record).await;
+                let mut result = create(&context, &*runtime, &live, &record).await;
                 if matches!(result, Err(RuntimeError::NoSuchImage(_))) {
                     // The name may mean another image by now.
                     context.profile.forget_image();
-                    result = create(&context, &*runtime, &record).await;
+                    result = create(&context, &*runtime, &live, &record).await;
                 }
                 result?;
                 // Before anything runs in it.
@@ -397,6 +397,7 @@ async fn sweep(context: &Arc<Context>, record: &LeaseRecord) -> Result<usize, Ru
 async fn create(
     context: &Arc<Context>,
     runtime: &dyn Runtime,
+    live: &LiveLease,
     record: &LeaseRecord,
 ) -> Result<(), RuntimeError> {
     let mounts = volumes_of(context, record).await?;
@@ -415,6 +416,7 @@ async fn create(
         agent_key: context.store.agent_key(&record.id),
     };
     if claim(context, runtime, &spec).await {
+        live.set_claimed();
         return Ok(());
     }
     // Of one that could not be claimed nothing is left afterwards.

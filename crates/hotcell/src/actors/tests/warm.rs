@@ -47,6 +47,15 @@ async fn assert_whole(life: &Life, chat: &str) {
     assert_eq!(seen.state, ObservedState::Running);
 }
 
+/// How many starts of this kind are in the metrics.
+fn starts(life: &Life, kind: &str) -> u64 {
+    let metrics = &life.sandboxes.context_for_tests().metrics;
+    let text = metrics.text(&Default::default()).unwrap();
+    let name = format!("hotcell_start_duration_seconds_count{{kind=\"{kind}\"}} ");
+    let count = text.lines().find_map(|line| line.strip_prefix(&name));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
 #[tokio::test]
 async fn a_first_call_claims_a_warm_one_and_the_pool_fills_again() {
     let (_host, life) = warm_host(2, 8, PATIENT).await;
@@ -55,6 +64,7 @@ async fn a_first_call_claims_a_warm_one_and_the_pool_fills_again() {
     assert!(before.contains(&life.record("c").unwrap().id));
     assert_whole(&life, "c").await;
     assert_eq!(life.fake.count(Effect::Create), 0);
+    assert_eq!((starts(&life, "warm"), starts(&life, "cold")), (1, 0));
     let after = ready(&life, 2).await;
     assert_eq!(life.fake.running(), 3);
     assert!(after.iter().any(|lease| !before.contains(lease)));
@@ -105,6 +115,8 @@ async fn a_claim_that_fails_is_a_cold_start() {
     drop(life.sandboxes.acquire(&caller("e")).await.unwrap());
     assert_eq!(life.fake.count(Effect::Create), 3);
     assert_whole(&life, "e").await;
+    // Those who waited for it waited for a cold start.
+    assert_eq!((starts(&life, "warm"), starts(&life, "cold")), (0, 3));
     life.fake.set_hook(None);
     ready(&life, 1).await;
     assert_eq!(life.fake.running(), 4);
