@@ -55,6 +55,29 @@ let
           scratch_bytes = 1073741824;
           max_sandboxes = 8;
         };
+        organizations.acme = {
+          name = "Acme";
+          enabled = true;
+          profile = "default";
+          network_policy.egress = [
+            {
+              action = "allow";
+              target = "*.example.com";
+            }
+          ];
+        };
+        workspaces.docs = {
+          organization = "acme";
+          name = "Docs";
+          enabled = true;
+          quotas = {
+            max_concurrent = 5;
+            max_resource_class = "LARGE";
+            max_job_seconds = 60;
+            max_artifact_bytes_per_day = 1073741824;
+            max_jobs_per_hour = 10;
+          };
+        };
         log = {
           level = "info";
           format = "json";
@@ -73,6 +96,15 @@ assert refused { storeKeyFile = "${builtins.storeDir}/key"; } "storeKeyFile";
 assert refused { operatorTokenFile = "relative"; } "operatorTokenFile";
 assert refused { openFirewall = true; } "openFirewall";
 assert refused { runtimes.embedded.enable = false; } "runtime.kind";
+assert refused { settings.workspaces.w1.organization = "none"; } "workspaces.w1.organization";
+assert
+  complaints {
+    settings.organizations.acme = { };
+    settings.workspaces.w1.organization = "acme";
+  } == [ ];
+assert !evaluates { settings.workspaces.w1.enabled = true; };
+assert !evaluates { settings.organizations.acme.enabled = "yes"; };
+assert !evaluates { settings.workspaces.w1.quotas.max_concurrent = -1; };
 assert !evaluates { settings.limits.idle_timeout_ms = 5; };
 assert !evaluates { settings.runtime.kind = "kata"; };
 assert evaluates { settings.limits.idle_timeout_ms = 60000; };

@@ -130,6 +130,65 @@ in
             scratch_bytes = nullable types.ints.positive "The size of {file}`/workspace`, in bytes.";
             max_sandboxes = nullable types.ints.positive "Sandboxes at once.";
           };
+          organizations = mkOption {
+            default = { };
+            example = lib.literalExpression "{ acme = { enabled = true; network_policy.egress = [ ]; }; }";
+            description = ''
+              Organizations that are declared: made so at every start, and read-only in the API. What is no longer declared
+              stays as it is and can be changed there.
+            '';
+            type = types.attrsOf (
+              types.submodule {
+                freeformType = (pkgs.formats.json { }).type;
+                options = {
+                  name = nullable types.str "What people call it; its id when null.";
+                  enabled = mkOption {
+                    type = types.bool;
+                    default = false;
+                    description = "Whether its workspaces may run code.";
+                  };
+                  profile = nullable types.str "Its own profile; the deployment's default when null.";
+                  network_policy = nullable (pkgs.formats.json { }).type ''
+                    Its network policy, as in {file}`docs/operating/network-policy.md`; when null it is not declared and
+                    operators change it.
+                  '';
+                };
+              }
+            );
+          };
+          workspaces = mkOption {
+            default = { };
+            example = lib.literalExpression ''{ docs = { organization = "acme"; enabled = true; }; }'';
+            description = "Workspaces that are declared, of organizations that are declared too.";
+            type = types.attrsOf (
+              types.submodule {
+                freeformType = (pkgs.formats.json { }).type;
+                options = {
+                  organization = mkOption {
+                    type = types.str;
+                    description = "Whose it is; never changes.";
+                  };
+                  name = nullable types.str "What people call it; its id when null.";
+                  enabled = mkOption {
+                    type = types.bool;
+                    default = false;
+                    description = "Whether its members may run code.";
+                  };
+                  quotas = {
+                    max_concurrent = nullable types.ints.unsigned "Live sandboxes at once.";
+                    max_resource_class = nullable (types.enum [
+                      "SMALL"
+                      "MEDIUM"
+                      "LARGE"
+                    ]) "The largest resource class.";
+                    max_job_seconds = nullable types.ints.unsigned "The longest single job, in seconds.";
+                    max_artifact_bytes_per_day = nullable types.ints.unsigned "Bytes of collected files per UTC day.";
+                    max_jobs_per_hour = nullable types.ints.unsigned "New sandboxes per rolling hour.";
+                  };
+                };
+              }
+            );
+          };
           log = {
             level = nullable types.str "What is logged, such as `info`.";
             format = nullable (types.enum [
@@ -223,7 +282,11 @@ in
           -> !(lib.hasPrefix "/run/" (toString cfg.settings.state_dir));
         message = "services.hotcell.settings.state_dir must outlive a reboot.";
       }
-    ];
+    ]
+    ++ lib.mapAttrsToList (id: workspace: {
+      assertion = cfg.settings.organizations ? ${workspace.organization};
+      message = "services.hotcell.settings.workspaces.${id}.organization is ${workspace.organization}, which services.hotcell.settings.organizations does not declare.";
+    }) cfg.settings.workspaces;
 
     services.hotcell.settings = {
       agent_binary = lib.mkDefault "${cfg.agentPackage}/bin/hotcell-agent";

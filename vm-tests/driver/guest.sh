@@ -9,11 +9,11 @@ root=$out/root
 suite=trixie
 mkdir -p "$out"
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | awk '!/security/ && !f {print; f=1}')
-packages=systemd-sysv,dbus,udev,kmod,linux-image-cloud-amd64,runsc,runc,e2fsprogs,util-linux,mount,iproute2,nftables,curl,ca-certificates,procps,busybox-static
+packages=systemd-sysv,dbus,udev,kmod,linux-image-cloud-amd64,runsc,runc,e2fsprogs,util-linux,mount,iproute2,nftables,curl,ca-certificates,procps,busybox-static,dnsmasq-base
 if [ ! -e "$root/sbin/init" ]; then
   rm -rf "$root"
   mmdebstrap --quiet --mode=root --variant=minbase --format=directory --include="$packages" \
-    --aptopt='APT::Install-Recommends "false"' --dpkgopt='path-exclude=/usr/share/doc/*' \
+    --aptopt='Acquire::Retries "5"' --aptopt='APT::Install-Recommends "false"' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt=force-unsafe-io "$suite" "$root" "deb $mirror $suite main"
 fi

@@ -45,6 +45,21 @@ def payload_disk(payload, directory):
     return image
 
 
+def link(directory, number, of):
+    """A wire between two guests: eth1 of each."""
+    end = [os.path.join(directory, f"wire-{one}") for one in (number, 1 - number)]
+    wire = f"dgram,id=n1,local.type=unix,local.path={end[0]},remote.type=unix,remote.path={end[1]}"
+    card = f"virtio-net-pci,netdev=n1,mac=52:54:00:12:01:{number + 1:02x},romfile="
+    return ["-netdev", wire, "-device", card] if of > 1 else []
+
+
+def guests_of(text):
+    """The names of the guests that a test wants: its second line may say so."""
+    line = (text.splitlines()[1:2] or [""])[0]
+    words = line.removeprefix("# Guests: ").split(".")[0] if line.startswith("# Guests: ") else "machine"
+    return words.split(", ")
+
+
 def host(name, guest, directory, image, image_format, extra_args=()):
     return Machine(
         name,
@@ -78,26 +93,39 @@ def install(guest, payload, directory):
 def run(name, guest, disk):
     directory = tempfile.mkdtemp(prefix=f"hotcell-vm-{name}-")
     begin = time.monotonic()
-    machine = host(name, guest, directory, disk, "qcow2")
-    names = {"machine": machine, "machines": [machine], "subtest": subtest, "retry": retry}
-    names |= {"t": unittest.TestCase(), "start_all": machine.start, "__name__": name}
+    wanted = guests_of((TESTS / f"{name}.py").read_text())
+    machines = {}
+    for number, one in enumerate(wanted):
+        state = os.path.join(directory, one)
+        wire = link(directory, number, len(wanted))
+        machines[one] = host(one, guest, state, disk, "qcow2", wire)
+
+    def start_all():
+        for machine in machines.values():
+            machine.start()
+
+    names = machines | {"machines": list(machines.values()), "subtest": subtest, "retry": retry}
+    names |= {"t": unittest.TestCase(), "start_all": start_all, "__name__": name, "TESTS": str(TESTS)}
     try:
         for path in (TESTS / "lib.py", TESTS / f"{name}.py"):
             exec(compile(path.read_text(), str(path), "exec"), names)
         return True
     except BaseException as error:
         traceback.print_exc()
-        if machine.is_up():
+        for machine in machines.values():
+            if not machine.is_up():
+                continue
             with contextlib.suppress(Exception):
                 _, log = machine.execute(
                     "systemctl status hotcell --no-pager; journalctl -b -u hotcell -n 60 --no-pager", timeout=60
                 )
-                print(log, file=sys.stderr)
+                print(machine.name, log, file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
             raise
         return False
     finally:
-        machine.crash()
+        for machine in machines.values():
+            machine.crash()
         print(f"{name}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -60,6 +60,8 @@ pub struct Organization {
     /// When it was made, in milliseconds since the Unix epoch.
     #[schema(value_type = u64)]
     pub created_at_ms: UnixMillis,
+    /// Whether the configuration declares it: it is then changed there and nowhere else.
+    pub declared: bool,
 }
 
 /// Makes or changes an organization; what is absent stays, at first: its id as the name, off, no profile.
@@ -107,6 +109,8 @@ pub struct Workspace {
     /// When it was made, in milliseconds since the Unix epoch.
     #[schema(value_type = u64)]
     pub created_at_ms: UnixMillis,
+    /// Whether the configuration declares it: it is then changed there and nowhere else.
+    pub declared: bool,
 }
 
 /// Makes or changes a workspace; what is absent stays, at first: its id as the name, off, the default quotas.
@@ -331,6 +335,8 @@ pub struct Profile {
     pub unknown_sandboxes: Vec<LeaseId>,
     /// Its sandboxes that were made ahead, for the first calls of chats.
     pub warm: WarmPool,
+    /// Whether the configuration declares it: it is then changed there and nowhere else.
+    pub declared: bool,
 }
 
 /// Sandboxes that run already and are nobody's.

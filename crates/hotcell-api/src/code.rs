@@ -85,6 +85,8 @@ error_codes! {
     BodyTimeout = "body_timeout", 408, "The body came too slowly";
     /// The change contradicts what is stored; `detail` says how.
     Conflict = "conflict", 409, "The change contradicts what is stored";
+    /// The configuration declares it; `declared_in` names the key. Change it there.
+    Declared = "declared", 409, "It is declared in the configuration";
     /// The chat's sandbox mounts the files of another member; end it or wait until it ends.
     LeaseOfAnotherUser = "lease_of_another_user", 409, "The sandbox belongs to another member";
     /// The sandbox was ended while the call ran: asked for, or by its hard time limit.

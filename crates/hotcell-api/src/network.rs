@@ -30,6 +30,8 @@ pub struct NetworkPolicy {
     /// When it was last saved, in milliseconds since the Unix epoch.
     #[schema(value_type = Option<u64>)]
     pub changed_at_ms: Option<UnixMillis>,
+    /// Whether the configuration declares it: it is then changed there and nowhere else.
+    pub declared: bool,
 }
 
 /// Something that the filter of a sandbox did.

@@ -50,6 +50,10 @@ pub struct Problem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     pub call: Option<CallId>,
+    /// The key of the configuration that declares what was to be changed, such as `workspaces.w1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub declared_in: Option<String>,
     /// What is wrong with a document, each with its place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<FieldProblem>,
@@ -81,6 +85,7 @@ impl Problem {
             limit_class: None,
             server_seconds: None,
             call: None,
+            declared_in: None,
             problems: Vec::new(),
         }
     }

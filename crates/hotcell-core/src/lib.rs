@@ -4,6 +4,7 @@
 //! tables and property tests. Actors in the binary feed events in and run the effects that
 //! come out.
 
+pub mod declared;
 pub mod deletion;
 pub mod gate;
 pub mod job;

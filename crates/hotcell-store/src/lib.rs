@@ -35,6 +35,7 @@
 
 mod audit;
 mod backend;
+mod declared;
 mod deletions;
 mod denials;
 mod dto;
@@ -59,6 +60,7 @@ mod writer;
 mod tests;
 
 pub use audit::AuditFilter;
+pub use declared::{DeclareError, Reconciled};
 pub use denials::{DenialEntry, DenialFilter};
 pub use error::{OpenError, StoreError};
 pub use idempotency::{IdempotencyBegin, IdempotencyState, NewIdempotencyKey};

@@ -9,6 +9,7 @@ use redb::WriteTransaction;
 use crate::{
     error::StoreError,
     meta::{schema_in, write_schema},
+    tables::Table,
 };
 
 /// One step from the version before.
@@ -26,11 +27,26 @@ pub(crate) struct Schema {
     pub(crate) migrations: &'static [Migration],
 }
 
-/// The schema of this release. Version 1 is the first; there is nothing older to migrate from.
+/// The schema of this release.
+///
+/// - 1: the first.
+/// - 2: marks of declared objects. A mark's object exists, which a release that knows no marks would
+///   not see to when it deletes one: it must not open such a file.
 pub(crate) const CURRENT: Schema = Schema {
-    version: 1,
-    migrations: &[],
+    version: 2,
+    migrations: &[Migration {
+        to: 2,
+        run: declarations,
+    }],
 };
+
+/// There are none yet. The table is made, so that a file shows which schema it has.
+fn declarations(transaction: &WriteTransaction) -> Result<(), StoreError> {
+    transaction
+        .open_table(Table::Declarations.definition())
+        .map_err(StoreError::io)?;
+    Ok(())
+}
 
 impl Schema {
     /// Runs what is pending, without committing.

@@ -46,6 +46,8 @@ tables! {
     CredentialsOfOrganization = "credentials_of_organization",
     /// organization → the DTO of its network policy
     NetworkPolicies = "network_policies",
+    /// kind/id → the mark of an object that the configuration declares
+    Declarations = "declarations",
     /// lease → the DTO of the filter that it was created with
     LeaseFilters = "lease_filters",
     /// SHA-256 in hexadecimal → the text of a policy, as it was typed; counted

@@ -155,6 +155,31 @@ impl TestDaemon {
         self.restart().await
     }
 
+    /// The same as [`TestDaemon::restart`], with another configuration.
+    ///
+    /// # Panics
+    /// When that does not start.
+    pub async fn restart_configured(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(&mut self.config);
+        self.restart().await
+    }
+
+    /// Shuts it down and tries to start it with a configuration that it refuses; then starts it as it was.
+    /// What the refusal said.
+    ///
+    /// # Panics
+    /// When it takes that configuration, or does not start as it was.
+    pub async fn refused_with(self, config: Config) -> (String, Self) {
+        self.daemon.shutdown().await;
+        let started = Box::pin(Daemon::start(config, self.deps.clone())).await;
+        let error = match started {
+            Ok(_) => panic!("it took the configuration"),
+            Err(error) => error.to_string(),
+        };
+        let daemon = boot(&self.config, &self.deps).await;
+        (error, Self { daemon, ..self })
+    }
+
     /// Shuts it down.
     pub async fn shutdown(self) {
         self.daemon.shutdown().await;

@@ -207,6 +207,8 @@ pub const STORE_CACHE_BYTES: usize = 8 * MIB as usize;
 pub const MAX_ORGANIZATIONS: u64 = 10_000;
 /// Workspaces of one deployment.
 pub const MAX_WORKSPACES: u64 = 100_000;
+/// Organizations, network policies and workspaces that one configuration may declare.
+pub const MAX_DECLARED_OBJECTS: usize = 4_096;
 /// Live secrets of one credential: the current one and, during a rotation, the one before.
 pub const MAX_SECRETS_PER_CREDENTIAL: usize = 2;
 /// Leases that have not ended.

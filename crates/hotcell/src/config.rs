@@ -3,6 +3,7 @@
 //! `docs/operating/configuration.md` lists every key. Unknown keys are refused with their place,
 //! so that a misspelt limit is not silently the default.
 
+mod declared;
 mod findings;
 mod host;
 mod nearest;
@@ -11,11 +12,13 @@ mod profile;
 mod runtime;
 
 use std::{
+    borrow::Cow,
+    collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
 
-use hotcell_core::{lease::LeaseLimits, profile::ProfileLimits};
+use hotcell_core::{declared::Declarations, lease::LeaseLimits, profile::ProfileLimits};
 use hotcell_types::limits;
 use serde::Deserialize;
 
@@ -23,7 +26,11 @@ pub use self::findings::{Finding, Severity, known_keys, of_text};
 pub use self::host::of_host;
 pub use self::network::NetworkConfig;
 pub use self::runtime::{EngineChoice, ImageChoice, RuntimeConfig};
-use self::{profile::ProfileTable, runtime::RuntimeTable};
+use self::{
+    declared::{OrganizationTable, WorkspaceTable},
+    profile::ProfileTable,
+    runtime::RuntimeTable,
+};
 use crate::switches::Switches;
 
 /// The largest configuration file that is read, in bytes.
@@ -56,7 +63,7 @@ pub enum ConfigError {
     #[error("{key} {problem}")]
     Value {
         /// The key, with its table.
-        key: &'static str,
+        key: Cow<'static, str>,
         /// What is wrong with it.
         problem: String,
     },
@@ -108,6 +115,10 @@ pub struct Config {
     pub worker_threads: usize,
     /// What the environment forces.
     pub switches: Switches,
+    /// The organizations, network policies and workspaces that are as this says.
+    pub declared: Declarations,
+    /// The file that it was read from; absent when there was none.
+    pub file: Option<PathBuf>,
 }
 
 impl Config {
@@ -119,7 +130,12 @@ impl Config {
     /// # Errors
     /// See [`ConfigError`].
     pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Self, ConfigError> {
-        Self::parse(&Self::text(path)?, overrides)
+        let default = Path::new(Self::DEFAULT_PATH);
+        let file = path.or_else(|| default.exists().then_some(default));
+        Ok(Self {
+            file: file.map(Path::to_owned),
+            ..Self::parse(&Self::text(path)?, overrides)?
+        })
     }
 
     /// The text of a file, or of the default one if that is there.
@@ -237,6 +253,8 @@ struct File {
     limits: LimitsTable,
     profile: ProfileTable,
     log: LogTable,
+    organizations: BTreeMap<String, OrganizationTable>,
+    workspaces: BTreeMap<String, WorkspaceTable>,
 }
 
 #[derive(Deserialize, Default)]
@@ -365,13 +383,15 @@ impl File {
             log_format: self.log.format,
             worker_threads,
             switches: over.switches,
+            declared: declared::check(self.organizations, self.workspaces)?,
+            file: None,
         })
     }
 }
 
-fn value(key: &'static str, problem: impl Into<String>) -> ConfigError {
+fn value(key: impl Into<Cow<'static, str>>, problem: impl Into<String>) -> ConfigError {
     ConfigError::Value {
-        key,
+        key: key.into(),
         problem: problem.into(),
     }
 }

@@ -13,6 +13,7 @@ pub mod beneath;
 pub mod cli;
 pub mod clock;
 pub mod config;
+mod declared;
 mod denials;
 pub mod egress;
 pub mod erase;

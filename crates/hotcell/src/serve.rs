@@ -21,7 +21,7 @@ use hotcell_policy::Prefix;
 use hotcell_runtime::{Runtime, RuntimeError};
 use hotcell_runtime_docker::{DockerConfig, DockerRuntime};
 use hotcell_runtime_embedded::{Embedded, EmbeddedConfig};
-use hotcell_store::{KeyError, OpenError, Store, StoreError, StoreKey};
+use hotcell_store::{DeclareError, KeyError, OpenError, Store, StoreError, StoreKey};
 use hotcell_types::{Clock, IdSource, InstallationId, UnixMillis, limits};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,7 @@ use crate::{
     actors::{Appliance, BootError, OpenRuntime, Parts},
     clock::{SystemClock, SystemIds},
     config::{Config, EngineChoice, ImageChoice},
+    declared,
     egress::{EgressParts, KernelHost, resolvers},
     erase::Eraser,
     handles::Sandboxes,
@@ -114,6 +115,9 @@ pub enum StartError {
     /// The store failed after it was opened.
     #[error("the store failed while the daemon started")]
     StoreFailed(#[from] StoreError),
+    /// What the configuration declares contradicts what is stored.
+    #[error(transparent)]
+    Declared(#[from] DeclareError),
     /// The log of nonces cannot be used.
     #[error(transparent)]
     Nonces(#[from] NonceLogError),
@@ -170,6 +174,7 @@ impl Daemon {
 
     async fn start_on(config: &Config, deps: &Deps, store: Store) -> Result<Self, StartError> {
         let token = operator_token(config, &*deps.ids)?;
+        declared::reconcile(&store, &config.declared, deps.clock.now()).await?;
         let tmp = config.state_dir.join("tmp");
         empty_dir(&tmp)?;
         let failed = |path: PathBuf| move |source| StartError::File { path, source };
@@ -220,6 +225,7 @@ impl Daemon {
             idempotency: Idempotency::new(&*deps.ids),
             nonces,
             operator_token: token,
+            config_file: config.file.clone(),
             clock: Arc::clone(&deps.clock),
             ids: Arc::clone(&deps.ids),
         });

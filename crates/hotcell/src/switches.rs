@@ -47,7 +47,7 @@ fn flag(key: &'static str, text: &str) -> Result<Option<bool>, ConfigError> {
         "true" | "1" | "yes" | "on" => Ok(Some(true)),
         "false" | "0" | "no" | "off" => Ok(Some(false)),
         _ => Err(ConfigError::Value {
-            key,
+            key: key.into(),
             problem: "(an environment variable) must be true or false".into(),
         }),
     }

@@ -173,6 +173,7 @@ pub(crate) fn build(name: Name, force: bool) -> Result<PathBuf> {
         "--variant=minbase",
         "--mode=root",
         "--format=tar",
+        "--aptopt=Acquire::Retries \"5\"",
         "--aptopt=APT::Install-Recommends \"false\"",
         "--dpkgopt=path-exclude=/usr/share/doc/*",
         "--dpkgopt=path-exclude=/usr/share/man/*",

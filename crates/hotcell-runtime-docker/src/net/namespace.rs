@@ -58,6 +58,10 @@ pub(super) fn make() -> io::Result<OwnedFd> {
 }
 
 /// A namespace that a file keeps alive: the far end of one lease's link.
+///
+/// The mount on that file is made in the mount namespace of the first process, where it can be. A
+/// hardened service has one of its own, and what is mounted in there ends with it: a restart
+/// would end the links of all sandboxes.
 #[derive(Debug)]
 pub(crate) struct Pin(PathBuf);
 
@@ -68,13 +72,11 @@ impl Pin {
 
     /// Opens what is pinned.
     pub(crate) fn open(&self) -> io::Result<OwnedFd> {
-        let file = File::open(&self.0)?;
-        let found = rustix::fs::fstatfs(&file)?;
-        if found.f_type == NSFS_MAGIC {
-            Ok(file.into())
-        } else {
-            // After a reboot or a crash between the two steps of `make`.
-            Err(io::ErrorKind::NotFound.into())
+        match open_pinned(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                open_pinned(&as_the_first_sees(&self.0))
+            }
+            opened => opened,
         }
     }
 
@@ -94,6 +96,9 @@ impl Pin {
                 .truncate(false)
                 .open(path)?;
             unshare(CloneFlags::CLONE_NEWNET)?;
+            if let Some(mounts) = mounts_of_the_first(path)? {
+                may_be_refused(enter_mounts(mounts))?;
+            }
             mount_bind("/proc/thread-self/ns/net", path)?;
             Ok(())
         })?;
@@ -107,12 +112,127 @@ impl Pin {
 }
 
 fn release(path: &Path) -> io::Result<()> {
-    match unmount(path, UnmountFlags::DETACH) {
-        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
-        Err(error) => return Err(error.into()),
+    if let Some(mounts) = mounts_of_the_first(path)? {
+        let there = || {
+            enter_mounts(mounts)?;
+            unmount_if_mounted(path)
+        };
+        may_be_refused(apart(there))?;
     }
+    unmount_if_mounted(path)?;
     if_there(fs::remove_file(path))
+}
+
+fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
+    let file = File::open(path)?;
+    let found = rustix::fs::fstatfs(&file)?;
+    if found.f_type == NSFS_MAGIC {
+        Ok(file.into())
+    } else {
+        // After a reboot or a crash between the two steps of `make`.
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+fn as_the_first_sees(path: &Path) -> PathBuf {
+    Path::new("/proc/1/root").join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// The mount namespace of the first process; nothing when it is ours, or when this directory is not
+/// in there.
+fn mounts_of_the_first(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let Some(directory) = path.parent() else {
+        return Ok(None);
+    };
+    let is_same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    let Ok(mounts) = File::open("/proc/1/ns/mnt") else {
+        // Of another user, as in a container.
+        return Ok(None);
+    };
+    let ours = fs::metadata("/proc/thread-self/ns/mnt")?;
+    let (here, there) = (
+        fs::metadata(directory),
+        fs::metadata(as_the_first_sees(directory)),
+    );
+    let (Ok(here), Ok(there)) = (here, there) else {
+        return Ok(None);
+    };
+    let is_another = !is_same(&mounts.metadata()?, &ours) && is_same(&here, &there);
+    Ok(is_another.then(|| mounts.into()))
+}
+
+/// Moves this thread, which ends with what it does there.
+fn enter_mounts(mounts: OwnedFd) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_FS)?;
+    setns(mounts, CloneFlags::CLONE_NEWNS)?;
+    Ok(())
+}
+
+/// Whoever may not go there has made and makes the mount among its own.
+fn may_be_refused(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    }
+}
+
+fn unmount_if_mounted(path: &Path) -> io::Result<()> {
+    match unmount(path, UnmountFlags::DETACH) {
+        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What `statfs` says of a file that is a namespace.
 const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `work` as a hardened service runs: with mounts of its own.
+    fn in_a_service<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        use rustix::mount::{MountPropagationFlags, mount_change};
+        apart(|| {
+            unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)?;
+            // Nothing comes in or goes out, so that the path alone decides.
+            mount_change(
+                "/",
+                MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+            )?;
+            work()
+        })
+    }
+
+    #[test]
+    fn a_link_outlives_the_mounts_of_the_service_that_made_it() {
+        if !rustix::process::geteuid().is_root() {
+            println!("NOT checked: it takes root");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        if fs::metadata(as_the_first_sees(directory.path())).is_err() {
+            println!("NOT checked: the first process does not see this directory");
+            return;
+        }
+        let pin = Pin::new(directory.path().join("netns/lease"));
+        let inode = |file: OwnedFd| File::from(file).metadata().map(|found| found.ino());
+        let made = in_a_service(|| {
+            let made = inode(pin.make()?)?;
+            assert_eq!(inode(pin.open()?)?, made);
+            Ok(made)
+        });
+        let made = made.unwrap();
+        // The next one has none of the mounts that the first one made for itself.
+        let found = in_a_service(|| inode(pin.open()?)).unwrap();
+        assert_eq!(found, made);
+        in_a_service(|| pin.release()).unwrap();
+        let gone = in_a_service(|| pin.open()).unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        // Where nobody has mounts of their own it is as it was.
+        let here = inode(pin.make().unwrap()).unwrap();
+        assert_eq!(inode(pin.open().unwrap()).unwrap(), here);
+        pin.release().unwrap();
+        pin.release().unwrap();
+    }
+}

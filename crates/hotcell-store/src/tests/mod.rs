@@ -1,6 +1,7 @@
 //! Tests of the store that need its insides; those that need other processes are in `tests/`.
 
 mod damage;
+mod declared;
 mod denials;
 mod disk;
 mod group;

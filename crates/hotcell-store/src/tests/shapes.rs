@@ -181,6 +181,7 @@ fn present() -> Value {
             corrected_to: UnixMillis(5),
         }),
     );
+    shapes.add("declarations", super::declared::shape());
     for (name, record) in denials() {
         shapes.add(&format!("denials {name}"), DenialDto::from(&record));
     }
@@ -258,6 +259,7 @@ fn every_shape_of_the_snapshot_is_still_read() {
             "outputs" => round_trip::<OutputDto>(value),
             "audit" => round_trip::<AuditDto>(value),
             "jobs" | "job_tails" | "deletions" => super::jobs::is_read(name, value),
+            "declarations" => super::declared::is_read(value),
             "quotas" => round_trip::<QuotasDto>(value),
             "admission_heads" => round_trip::<AdmissionHeadDto>(value),
             "denials" => round_trip::<DenialDto>(value),

@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use hotcell_core::declared::DeclaredObject;
+use http::Method;
+use serde_json::Value;
 use tracing_subscriber::EnvFilter;
 
-use super::{Exit, Settings, exit::say};
+use super::{Exit, Settings, exit::say, local::Local};
 use crate::config::{Config, Finding, Severity, known_keys, of_host, of_text};
 
 /// What to check, and how far.
@@ -36,6 +39,7 @@ impl CheckConfig {
             findings.extend(log_filter(config));
             if !self.offline {
                 findings.extend(of_host(config));
+                findings.extend(of_daemon(config));
             }
         }
         for finding in &findings {
@@ -57,6 +61,44 @@ impl CheckConfig {
             ))),
         }
     }
+}
+
+/// What is declared and contradicts what the daemon that runs has stored. Nothing when none runs: its
+/// store is then looked at when it starts.
+fn of_daemon(config: &Config) -> Vec<Finding> {
+    if config.declared.workspaces.is_empty() {
+        return Vec::new();
+    }
+    let Ok(daemon) = Local::at(config.admin_socket()) else {
+        return Vec::new();
+    };
+    let mut findings = Vec::new();
+    for wanted in &config.declared.workspaces {
+        let path = format!("/v1/admin/workspaces/{}", wanted.id);
+        let Ok((status, stored)) = daemon.ask_any(Method::GET, &path, None) else {
+            break;
+        };
+        let stored = stored.get("organization").and_then(Value::as_str);
+        let Some(stored) = stored.filter(|_| status.is_success()) else {
+            continue;
+        };
+        if stored == wanted.organization.as_str() {
+            continue;
+        }
+        let key = DeclaredObject::Workspace(wanted.id.clone()).key();
+        findings.push(Finding {
+            severity: Severity::Error,
+            key: format!("{key}.organization"),
+            problem: format!(
+                "is {}, and the workspace is there and belongs to {stored}",
+                wanted.organization
+            ),
+            fix: format!(
+                "a workspace never changes its organization: declare {stored}, or take another id"
+            ),
+        });
+    }
+    findings
 }
 
 fn log_filter(config: &Config) -> Option<Finding> {

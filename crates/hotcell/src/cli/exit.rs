@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use hotcell_store::OpenError;
+use hotcell_store::{DeclareError, OpenError};
 
 use crate::{config::ConfigError, http::ListenError, serve::StartError};
 
@@ -92,6 +92,7 @@ impl From<StartError> for Exit {
         let code = match &error {
             StartError::Store(OpenError::AlreadyInUse { .. })
             | StartError::Listen(ListenError::SocketInUse(_)) => 4,
+            StartError::Declared(DeclareError::WorkspaceOfAnother { .. }) => 3,
             StartError::Bind { source, .. } if source.kind() == io::ErrorKind::AddrInUse => 4,
             StartError::Store(
                 OpenError::Damaged { .. }

@@ -24,15 +24,16 @@ pub(super) struct Local {
 
 impl Local {
     pub(super) fn new(settings: &Settings) -> Result<Self, Exit> {
-        let config = settings.load(None, None)?;
+        Self::at(settings.load(None, None)?.admin_socket())
+    }
+
+    /// The one that listens on this socket.
+    pub(super) fn at(socket: PathBuf) -> Result<Self, Exit> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| Exit::failed(&error))?;
-        Ok(Self {
-            socket: config.admin_socket(),
-            runtime,
-        })
+        Ok(Self { socket, runtime })
     }
 
     /// Asks, and takes a refusal as a failure.

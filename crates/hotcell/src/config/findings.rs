@@ -19,6 +19,10 @@ use super::{Config, ConfigError, File, Overrides, nearest};
 const MAX_FINDINGS: usize = 100;
 /// A key that no table has.
 const NO_KEY: &str = "\u{1}";
+/// What stands for an id in the names of keys.
+const ANY_ID: &str = "ID";
+/// How deep tables are looked for in each other.
+const MAX_TABLE_DEPTH: usize = 6;
 /// A time limit below this, in milliseconds, was probably meant in seconds.
 const SUSPICIOUS_TIMEOUT_MS: i64 = 1_000;
 
@@ -104,9 +108,18 @@ pub fn of_text(text: &str, overrides: &Overrides) -> (Vec<Finding>, Option<Confi
             Err(Fault::Value(error)) => value(error),
         };
         is_clean = false;
-        findings.push(finding);
-        // What is not there cannot be taken out: the rest would be read as it was.
-        if !remove(&mut table, &key) {
+        // What is told already is only missing now that it was taken out.
+        if findings.iter().all(|told| told.key != finding.key) {
+            findings.push(finding);
+        }
+        // What is missing cannot be taken out; what it is missing in can. When that is the file, the rest
+        // would be read as it was.
+        let path = parts(&key);
+        let mut taken_out = remove(&mut table, &path);
+        if !taken_out && path.len() > 1 {
+            taken_out = remove(&mut table, &path[..path.len() - 1]);
+        }
+        if !taken_out {
             break;
         }
     }
@@ -114,19 +127,38 @@ pub fn of_text(text: &str, overrides: &Overrides) -> (Vec<Finding>, Option<Confi
     (findings, None)
 }
 
-/// The names of all keys, with their tables, sorted.
+/// The names of all keys, with their tables, sorted. `ID` stands where each has a name of its own.
 #[must_use]
 pub fn known_keys() -> Vec<String> {
-    let root = expected(Table::new(), &[]).unwrap_or_default();
     let mut keys = Vec::new();
-    for name in root {
-        match expected(Table::new(), &[&name]) {
-            Some(inner) => keys.extend(inner.into_iter().map(|key| format!("{name}.{key}"))),
-            None => keys.push(name),
-        }
-    }
+    below(&mut Vec::new(), &mut keys);
     keys.sort_unstable();
     keys
+}
+
+fn below(path: &mut Vec<String>, keys: &mut Vec<String>) {
+    if path.len() > MAX_TABLE_DEPTH {
+        return;
+    }
+    let names = match expected(path) {
+        Some(names) => names,
+        None => {
+            // A leaf, or a table whose keys are ids.
+            path.push(ANY_ID.to_owned());
+            let is_map = expected(path).is_some();
+            path.pop();
+            if !is_map {
+                keys.push(path.join("."));
+                return;
+            }
+            vec![ANY_ID.to_owned()]
+        }
+    };
+    for name in names {
+        path.push(name);
+        below(path, keys);
+        path.pop();
+    }
 }
 
 enum Fault {
@@ -137,7 +169,7 @@ enum Fault {
 fn read(table: &Table, overrides: &Overrides) -> Result<Config, Fault> {
     let file: File = serde_path_to_error::deserialize(Value::Table(table.clone())).map_err(
         |error: serde_path_to_error::Error<toml::de::Error>| Fault::Shape {
-            path: error.path().to_string(),
+            path: key_at(error.path()),
             message: error.inner().message().to_owned(),
         },
     )?;
@@ -145,16 +177,15 @@ fn read(table: &Table, overrides: &Overrides) -> Result<Config, Fault> {
 }
 
 /// What the table at `path` would take; nothing when there is no table.
-fn expected(mut root: Table, path: &[&str]) -> Option<Vec<String>> {
+fn expected(path: &[String]) -> Option<Vec<String>> {
     let mut inner = Table::new();
     inner.insert(NO_KEY.into(), Value::Boolean(true));
     for name in path.iter().rev() {
         let mut outer = Table::new();
-        outer.insert((*name).to_owned(), Value::Table(inner));
+        outer.insert(name.clone(), Value::Table(inner));
         inner = outer;
     }
-    root.extend(inner);
-    let error = File::deserialize(Value::Table(root)).err()?;
+    let error = File::deserialize(Value::Table(inner)).err()?;
     let (_, names) = unknown_field(error.message())?;
     Some(names)
 }
@@ -168,20 +199,19 @@ fn unknown_field(message: &str) -> Option<(String, Vec<String>)> {
 }
 
 fn shape(table: &Table, path: &str, message: &str, keys: &[String]) -> (Finding, String) {
-    let path = if path == "." { "" } else { path };
     if let Some((field, _)) = unknown_field(message) {
-        let key = match path.rsplit('.').next() {
-            Some(last) if last == field => path.to_owned(),
-            _ if path.is_empty() => field,
-            _ => format!("{path}.{field}"),
+        let key = match parts(path).last() {
+            Some(last) if *last == field => path.to_owned(),
+            _ if path.is_empty() => quoted(&field),
+            _ => format!("{path}.{}", quoted(&field)),
         };
         // A misspelt table is compared with the tables.
         let is_table = get(table, &key).is_some_and(Value::is_table);
         let tables: Vec<String> = keys
             .iter()
-            .filter_map(|key| Some(key.split_once('.')?.0.to_owned()))
+            .filter_map(|key| Some(key.rsplit_once('.')?.0.to_owned()))
             .collect();
-        let fix = match nearest::of(&key, if is_table { &tables } else { keys }) {
+        let fix = match nearest::of(&of_any_id(&key), if is_table { &tables } else { keys }) {
             Some(near) => format!("did you mean `{near}`?{}", unit_of(near)),
             None => "remove it; docs/operating/configuration.md lists every key".into(),
         };
@@ -202,8 +232,8 @@ fn shape(table: &Table, path: &str, message: &str, keys: &[String]) -> (Finding,
 fn value(error: ConfigError) -> (Finding, String) {
     match error {
         ConfigError::Value { key, problem } => {
-            let fix = format!("change it{}", unit_of(key));
-            (Finding::error(key, problem, fix), key.to_owned())
+            let fix = format!("change it{}", unit_of(&key));
+            (Finding::error(&*key, problem, fix), key.into_owned())
         }
         other => (Finding::error("", other.to_string(), ""), String::new()),
     }
@@ -287,19 +317,87 @@ fn as_number(key: &str, text: &str) -> Option<u64> {
 }
 
 fn get<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
-    let mut parts = key.split('.');
-    let first = table.get(parts.next()?)?;
-    parts.try_fold(first, |value, part| value.as_table()?.get(part))
+    let parts = parts(key);
+    let (first, rest) = parts.split_first()?;
+    let first = table.get(first)?;
+    rest.iter()
+        .try_fold(first, |value, part| value.as_table()?.get(part))
 }
 
-fn remove(table: &mut Table, key: &str) -> bool {
-    match key.split_once('.') {
-        None => table.remove(key).is_some(),
-        Some((first, rest)) => table
+fn remove(table: &mut Table, path: &[String]) -> bool {
+    match path {
+        [] => false,
+        [last] => table.remove(last).is_some(),
+        [first, rest @ ..] => table
             .get_mut(first)
             .and_then(Value::as_table_mut)
             .is_some_and(|inner| remove(inner, rest)),
     }
+}
+
+/// A part of a key as TOML wants it: in quotes when it is no bare key.
+pub(super) fn quoted(part: &str) -> String {
+    let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    if !part.is_empty() && part.bytes().all(is_bare) {
+        part.to_owned()
+    } else {
+        format!("\"{}\"", part.replace('\\', "\\\\").replace('"', "\\\""))
+    }
+}
+
+/// The parts of a key that [`quoted`] and dots made.
+fn parts(key: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut in_quotes = false;
+    let mut letters = key.chars();
+    while let Some(letter) = letters.next() {
+        let part = match (letter, in_quotes) {
+            ('.', false) => {
+                parts.push(String::new());
+                continue;
+            }
+            ('"', _) => {
+                in_quotes = !in_quotes;
+                continue;
+            }
+            ('\\', true) => letters.next(),
+            _ => Some(letter),
+        };
+        if let Some(last) = parts.last_mut() {
+            last.extend(part);
+        }
+    }
+    parts
+}
+
+/// Where the reading stopped, as a key.
+fn key_at(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut key = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => key.push_str(&format!("[{index}]")),
+            Segment::Map { key: part } | Segment::Enum { variant: part } => {
+                if !key.is_empty() {
+                    key.push('.');
+                }
+                key.push_str(&quoted(part));
+            }
+            Segment::Unknown => {}
+        }
+    }
+    key
+}
+
+/// A key as [`known_keys`] names it.
+fn of_any_id(key: &str) -> String {
+    let mut parts = parts(key);
+    if let [table, id, _, ..] = &mut parts[..]
+        && ["organizations", "workspaces"].contains(&table.as_str())
+    {
+        ANY_ID.clone_into(id);
+    }
+    parts.join(".")
 }
 
 #[cfg(test)]

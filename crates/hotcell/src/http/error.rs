@@ -102,6 +102,13 @@ impl ApiError {
         self
     }
 
+    /// Names the key that declares it.
+    #[must_use]
+    pub fn with_declared_in(mut self, key: String) -> Self {
+        self.problem.declared_in = Some(key);
+        self
+    }
+
     /// Names the call that failed.
     #[must_use]
     pub fn with_call(mut self, call: &CallId) -> Self {

@@ -40,7 +40,7 @@ mod uploads;
 mod v1;
 mod view;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use axum::{
     Extension, Router,
@@ -91,6 +91,8 @@ pub struct App {
     pub nonces: Nonces,
     /// The operator's token.
     pub operator_token: OperatorToken,
+    /// The configuration that it was started with, to name where something is declared.
+    pub config_file: Option<PathBuf>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Where ids and secrets come from.

@@ -91,17 +91,25 @@ pub(super) fn deployment(deployment: &model::Deployment, switches: Switches) -> 
     }
 }
 
-pub(super) fn organization(organization: &model::Organization) -> admin::Organization {
+pub(super) fn organization(
+    organization: &model::Organization,
+    declared: bool,
+) -> admin::Organization {
     admin::Organization {
         id: organization.id.clone(),
         name: organization.name.clone(),
         enabled: organization.enabled,
         profile: organization.profile.clone(),
         created_at_ms: organization.created_at,
+        declared,
     }
 }
 
-pub(super) fn workspace(workspace: &model::Workspace, quotas: &QuotaSettings) -> admin::Workspace {
+pub(super) fn workspace(
+    workspace: &model::Workspace,
+    quotas: &QuotaSettings,
+    declared: bool,
+) -> admin::Workspace {
     admin::Workspace {
         id: workspace.id.clone(),
         organization: workspace.organization.clone(),
@@ -109,6 +117,7 @@ pub(super) fn workspace(workspace: &model::Workspace, quotas: &QuotaSettings) ->
         enabled: workspace.enabled,
         quotas: quota_view::quotas(quotas),
         created_at_ms: workspace.created_at,
+        declared,
     }
 }
 
@@ -169,6 +178,8 @@ pub(super) fn profile(view: &ProfileView) -> admin::Profile {
             ready: view.warm.ready,
             problem: view.warm.problem.clone(),
         },
+        // There are no others than that of the configuration.
+        declared: true,
     }
 }
 

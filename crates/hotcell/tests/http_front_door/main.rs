@@ -10,6 +10,7 @@ mod client;
 mod clients;
 mod collect;
 mod daemon;
+mod declared;
 mod deletion;
 mod documents;
 mod downloads;

@@ -14,7 +14,7 @@ use hotcell_core::deletion::DeletionRecord;
 use hotcell_types::{UserId, WorkspaceId};
 use http::StatusCode;
 
-use super::AsOperator;
+use super::{AsOperator, declared};
 use crate::http::{
     App,
     error::ApiError,
@@ -72,6 +72,7 @@ pub(super) async fn delete_workspace(
     operator: AsOperator,
 ) -> Result<Response, ApiError> {
     let id = operator.params.get("id")?;
+    declared::refuse(&app, &declared::workspace(&id))?;
     delete(&app, &operator, id, None).await
 }
 

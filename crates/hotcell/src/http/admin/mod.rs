@@ -2,6 +2,7 @@
 //! local socket.
 
 mod credentials;
+mod declared;
 mod deletions;
 mod denials;
 mod deployment;

@@ -16,7 +16,7 @@ use hotcell_policy::{Policy, PolicyError, Surroundings};
 use hotcell_types::{OrganizationId, limits::MAX_POLICY_BYTES};
 use http::StatusCode;
 
-use super::{AsOperator, page_rows};
+use super::{AsOperator, declared, page_rows};
 use crate::{
     config::NetworkConfig,
     egress::{self, EventQuery, Happened},
@@ -51,9 +51,10 @@ pub(super) async fn get_network_policy(
     let id: OrganizationId = operator.params.get("id")?;
     let found = app.store.read_now(|snapshot| {
         let known = snapshot.organization(&id)?.is_some();
-        Ok((known, snapshot.network_policy(&id)?))
+        let declared = snapshot.is_declared(&declared::network_policy(&id))?;
+        Ok((known, snapshot.network_policy(&id)?, declared))
     })?;
-    let (true, record) = found else {
+    let (true, record, declared) = found else {
         return Err(unknown_organization());
     };
     let policy = match &record {
@@ -62,12 +63,10 @@ pub(super) async fn get_network_policy(
         })?),
         None => None,
     };
-    Ok(ok(&shown(
-        id,
-        record,
-        policy.as_ref(),
-        app.sandboxes.network(),
-    )))
+    Ok(ok(&NetworkPolicy {
+        declared,
+        ..shown(id, record, policy.as_ref(), app.sandboxes.network())
+    }))
 }
 
 /// Give an organization a network policy
@@ -94,6 +93,7 @@ pub(super) async fn put_network_policy(
     request: Request,
 ) -> Result<Response, ApiError> {
     let id: OrganizationId = operator.params.get("id")?;
+    declared::refuse(&app, &declared::network_policy(&id))?;
     let (parts, body) = request.into_parts();
     let bytes = body::read_all(&parts.headers, body, MAX_POLICY_BYTES, || {
         ApiError::new(
@@ -178,6 +178,7 @@ pub(super) async fn delete_network_policy(
     operator: AsOperator,
 ) -> Result<Response, ApiError> {
     let id: OrganizationId = operator.params.get("id")?;
+    declared::refuse(&app, &declared::network_policy(&id))?;
     let at = app.clock.now();
     app.store
         .write::<_, ApiError, _>(move |tx| {
@@ -309,6 +310,7 @@ fn shown(
         },
         warnings,
         changed_at_ms,
+        declared: false,
     }
 }
 

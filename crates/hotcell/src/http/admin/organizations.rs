@@ -11,10 +11,11 @@ use hotcell_api::{
     admin::{Organization, OrganizationList, PageQuery, PutOrganization},
 };
 use hotcell_core::model;
+use hotcell_store::StoreError;
 use hotcell_types::OrganizationId;
 use http::StatusCode;
 
-use super::{AsOperator, display_name, known_profile, page, page_rows, set};
+use super::{AsOperator, declared, display_name, known_profile, page, page_rows, set};
 use crate::http::{
     App,
     error::{ApiError, unknown_organization},
@@ -42,10 +43,22 @@ pub(super) async fn list_organizations(
     Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
     let rows = page_rows(query.limit)?;
-    let all = app.store.read(|snapshot| snapshot.organizations()).await?;
-    let (rows, next) = page(all, |row| row.id.as_str(), query.after.as_deref(), rows);
+    let after = query.after;
+    let (organizations, next) = app
+        .store
+        .read(move |snapshot| {
+            let all = snapshot.organizations()?;
+            let (rows, next) = page(all, |row| row.id.as_str(), after.as_deref(), rows);
+            let shown = |row: model::Organization| {
+                let declared = snapshot.is_declared(&declared::organization(&row.id))?;
+                Ok(view::organization(&row, declared))
+            };
+            let rows: Result<Vec<_>, StoreError> = rows.into_iter().map(shown).collect();
+            Ok((rows?, next))
+        })
+        .await?;
     Ok(ok(&OrganizationList {
-        organizations: rows.iter().map(view::organization).collect(),
+        organizations,
         next,
     }))
 }
@@ -69,9 +82,12 @@ pub(super) async fn get_organization(
     operator: AsOperator,
 ) -> Result<Response, ApiError> {
     let id: OrganizationId = operator.params.get("id")?;
-    let found = app.store.read_now(|snapshot| snapshot.organization(&id))?;
+    let (found, declared) = app.store.read_now(|snapshot| {
+        let declared = snapshot.is_declared(&declared::organization(&id))?;
+        Ok((snapshot.organization(&id)?, declared))
+    })?;
     let found = found.ok_or_else(unknown_organization)?;
-    Ok(ok(&view::organization(&found)))
+    Ok(ok(&view::organization(&found, declared)))
 }
 
 /// Make or change an organization
@@ -96,6 +112,7 @@ pub(super) async fn put_organization(
     Json(change): Json<PutOrganization>,
 ) -> Result<Response, ApiError> {
     let id: OrganizationId = operator.params.get("id")?;
+    declared::refuse(&app, &declared::organization(&id))?;
     let name = change.name.map(display_name).transpose()?;
     known_profile(&app, change.profile.iter().flatten().next()).await?;
     let at = app.clock.now();
@@ -140,7 +157,7 @@ pub(super) async fn put_organization(
     } else {
         StatusCode::OK
     };
-    Ok(json(status, &view::organization(&organization)))
+    Ok(json(status, &view::organization(&organization, false)))
 }
 
 /// Delete an organization
@@ -164,6 +181,7 @@ pub(super) async fn delete_organization(
     operator: AsOperator,
 ) -> Result<Response, ApiError> {
     let id: OrganizationId = operator.params.get("id")?;
+    declared::refuse(&app, &declared::organization(&id))?;
     let at = app.clock.now();
     app.store
         .write::<_, ApiError, _>(move |tx| {

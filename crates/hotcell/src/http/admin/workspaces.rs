@@ -12,7 +12,7 @@ use hotcell_store::StoreError;
 use hotcell_types::WorkspaceId;
 use http::StatusCode;
 
-use super::{AsOperator, display_name, page, page_rows, set};
+use super::{AsOperator, declared, display_name, page, page_rows, set};
 use crate::http::{
     App,
     error::{ApiError, being_deleted},
@@ -56,7 +56,8 @@ pub(super) async fn list_workspaces(
             let (rows, next) = page(all, |row| row.id.as_str(), after.as_deref(), rows);
             let with_quotas = |row: model::Workspace| {
                 let quotas = snapshot.quota_settings(&row.id)?;
-                Ok(view::workspace(&row, &quotas))
+                let declared = snapshot.is_declared(&declared::workspace(&row.id))?;
+                Ok(view::workspace(&row, &quotas, declared))
             };
             let rows: Result<Vec<_>, StoreError> = rows.into_iter().map(with_quotas).collect();
             Ok((rows?, next))
@@ -87,10 +88,13 @@ pub(super) async fn get_workspace(
     operator: AsOperator,
 ) -> Result<Response, ApiError> {
     let id: WorkspaceId = operator.params.get("id")?;
-    let (found, quotas) = app
-        .store
-        .read_now(|snapshot| Ok((snapshot.workspace(&id)?, snapshot.quota_settings(&id)?)))?;
-    Ok(ok(&view::workspace(&found.ok_or_else(unknown)?, &quotas)))
+    let (found, quotas, declared) = app.store.read_now(|snapshot| {
+        let declared = snapshot.is_declared(&declared::workspace(&id))?;
+        let quotas = snapshot.quota_settings(&id)?;
+        Ok((snapshot.workspace(&id)?, quotas, declared))
+    })?;
+    let found = found.ok_or_else(unknown)?;
+    Ok(ok(&view::workspace(&found, &quotas, declared)))
 }
 
 /// Make or change a workspace
@@ -115,6 +119,7 @@ pub(super) async fn put_workspace(
     Json(change): Json<PutWorkspace>,
 ) -> Result<Response, ApiError> {
     let id: WorkspaceId = operator.params.get("id")?;
+    declared::refuse(&app, &declared::workspace(&id))?;
     let name = change.name.map(display_name).transpose()?;
     let at = app.clock.now();
     let (workspace, made) = app
@@ -180,5 +185,5 @@ pub(super) async fn put_workspace(
         StatusCode::OK
     };
     let (workspace, quotas) = workspace;
-    Ok(json(status, &view::workspace(&workspace, &quotas)))
+    Ok(json(status, &view::workspace(&workspace, &quotas, false)))
 }
