@@ -215,7 +215,11 @@ async fn killed_again_and_again(warm_pool: usize, kills: usize) {
             working.spawn(work(client.clone(), chat, Arc::clone(&known)));
         }
         // The moment is the point of it.
-        let longest_ms = if random().is_multiple_of(5) { 1_500 } else { 400 };
+        let longest_ms = if random().is_multiple_of(5) {
+            1_500
+        } else {
+            400
+        };
         tokio::time::sleep(Duration::from_millis(20 + random() % longest_ms)).await;
         daemon.kill();
         working.shutdown().await;
