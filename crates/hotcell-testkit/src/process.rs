@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
+    thread,
     time::Duration,
 };
 
@@ -17,6 +18,9 @@ use crate::Client;
 
 /// How long a daemon may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How often, and after what pause, a footprint of loop devices alone is looked at again.
+const FOOTPRINT_LOOKS: usize = 400;
+const FOOTPRINT_PAUSE: Duration = Duration::from_millis(50);
 
 /// An installation: its directories and configuration. A daemon process can come and go on it.
 pub struct Site {
@@ -125,7 +129,7 @@ impl Site {
             .unwrap_or_else(|error| panic!("the daemon cannot be run: {error}"));
         let (send, receive) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                     if let Some(addr) = line.strip_prefix("listening on http://") {
                         let _ = send.send(addr.to_owned());
@@ -154,9 +158,21 @@ impl Site {
         }
     }
 
-    /// What of this installation is on the host now.
+    /// What of this installation is on the host. Loop devices get a while to go: a sandbox of another
+    /// installation that is just being made has a copy of the host's mounts until it has its own root.
     #[must_use]
     pub fn footprint(&self) -> Footprint {
+        for _ in 0..FOOTPRINT_LOOKS {
+            let found = Footprint::of(self.dir.path());
+            let only_loops = Footprint {
+                loops: found.loops.clone(),
+                ..Footprint::default()
+            };
+            if found.loops.is_empty() || found != only_loops {
+                return found;
+            }
+            thread::park_timeout(FOOTPRINT_PAUSE);
+        }
         Footprint::of(self.dir.path())
     }
 }
