@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
     sync::Arc,
 };
 
@@ -204,6 +205,9 @@ fn appliance(group: Option<Group>) -> Result<Vec<Row>> {
         containers("podman", "runc", "_podman_runc", &podman),
     ];
     for subject in subjects.into_iter().flatten() {
+        if group.is_some_and(|group| !subject.has(group)) {
+            continue;
+        }
         step(&format!(
             "measuring {}",
             subject.suffix.trim_start_matches('_')
@@ -230,6 +234,13 @@ struct Subject<'a> {
     tree: Option<&'a Path>,
     /// The engine whose own commands it is compared with.
     peer: Option<(&'static str, Arc<Started>)>,
+}
+
+impl Subject<'_> {
+    /// What is left of a fleet is looked for where the embedded runtime puts it.
+    fn has(&self, group: Group) -> bool {
+        group != Group::Fleet || matches!(self.engine, Engine::Embedded(_))
+    }
 }
 
 /// An engine with the same image, to be measured and to be measured beside. One that cannot be
@@ -268,6 +279,16 @@ fn measure(
     group: Option<Group>,
 ) -> Result<Vec<Row>> {
     let place = directory.join(format!("daemon{}", subject.suffix));
+    let groups: Vec<&str> = [
+        ("exec", Group::Exec),
+        ("start", Group::Start),
+        ("daemon", Group::Daemon),
+        ("fleet", Group::Fleet),
+    ]
+    .into_iter()
+    .filter(|(_, of)| group.is_none_or(|group| group == *of) && subject.has(*of))
+    .flat_map(|(name, _)| ["--groups", name])
+    .collect();
     let daemon = Daemon::start(parts, &place, subject.engine)?;
     let mut command = shell::limited(900, shell::target().join("release/hotcell-bench"));
     command
@@ -284,16 +305,17 @@ fn measure(
             .arg("--engine")
             .arg(format!("{program}={}", engine.socket.display()));
     }
-    match group {
-        Some(Group::Exec) => drop(command.args(["--groups", "exec"])),
-        Some(Group::Start) => drop(command.args(["--groups", "start"])),
-        Some(Group::Daemon) => drop(command.args(["--groups", "daemon"])),
-        Some(Group::Fleet) => drop(command.args(["--groups", "fleet"])),
-        None | Some(Group::Scale | Group::Egress) => {}
-    }
-    let output = shell::output(&mut command);
-    daemon.remove()?;
-    rows_of(&output?)
+    command.args(groups);
+    rows_and_end(&mut command, daemon)
+}
+
+/// What went wrong with the measurement is told before what that left behind.
+fn rows_and_end(command: &mut Command, daemon: Daemon) -> Result<Vec<Row>> {
+    let output = shell::output(command);
+    let removed = daemon.remove();
+    let rows = rows_of(&output?)?;
+    removed?;
+    Ok(rows)
 }
 
 /// First calls of chats that find a warm sandbox.
@@ -307,9 +329,7 @@ fn warm(parts: &Parts, directory: &Path, oci_runtime: &str, suffix: &str) -> Res
         .args(["--warm", "--runtime", oci_runtime])
         .arg(format!("--suffix={suffix}"))
         .args(["--pid", &daemon.pid().to_string()]);
-    let output = shell::output(&mut command);
-    daemon.remove()?;
-    rows_of(&output?)
+    rows_and_end(&mut command, daemon)
 }
 
 fn render(lines: &[(String, String)]) -> String {
