@@ -421,7 +421,7 @@ impl Place {
         };
         for name in ["TERM", "KILL"] {
             if runs() {
-                signal(pid, name);
+                signal(&pid.to_string(), name);
             }
             for _ in 0..END_TRIES {
                 if !runs() {
@@ -506,17 +506,18 @@ fn pause() {
     std::thread::park_timeout(Duration::from_millis(100));
 }
 
-fn signal(pid: u32, name: &str) {
-    // A process that is gone already is what is wanted.
+/// `to` is a process, or a group with a minus before it.
+fn signal(to: &str, name: &str) {
+    // What is gone already is what is wanted.
     let _ = Command::new("kill")
-        .args(["-s", name, &pid.to_string()])
+        .args(["-s", name, "--", to])
         .stderr(Stdio::null())
         .status();
 }
 
 impl Drop for Started {
     fn drop(&mut self) {
-        signal(self.child.id(), "TERM");
+        signal(&self.child.id().to_string(), "TERM");
         let mut ended = false;
         for _ in 0..END_TRIES {
             ended = matches!(self.child.try_wait(), Ok(Some(_)));
@@ -529,12 +530,16 @@ impl Drop for Started {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+        // A rootless Podman serves in a child of its own, which now and then outlives it.
+        if self.survivor.is_some() {
+            signal(&format!("-{}", self.child.id()), "KILL");
+        }
         let survivor = self
             .survivor
             .as_ref()
             .and_then(|path| fs::read_to_string(path).ok());
-        if let Some(pid) = survivor.and_then(|text| text.trim().parse().ok()) {
-            signal(pid, "KILL");
+        if let Some(pid) = survivor.and_then(|text| text.trim().parse::<u32>().ok()) {
+            signal(&pid.to_string(), "KILL");
         }
     }
 }
