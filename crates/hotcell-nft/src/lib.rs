@@ -10,7 +10,8 @@
 //!  Watcher ◄── multicast of changes, and the generation now and then: changes that others made
 //! ```
 //! No `nft` process, no text. Objects are built and read by libnftnl; [`hotcell_egress`] says what
-//! shall be there. All `unsafe` code of the daemon's crates is in this one.
+//! shall be there. All `unsafe` code of the daemon's crates is in this one, and so is a call that is not
+//! about packets: [`default_internal_signals`].
 
 mod batch;
 mod conntrack;

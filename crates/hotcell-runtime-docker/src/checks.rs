@@ -469,19 +469,7 @@ mod tests {
 
     #[test]
     fn the_operators_page_lists_every_check() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-        let page = std::fs::read_to_string(format!("{root}/docs/operating/preflight.md")).unwrap();
-        let begin = "<!-- docker-checks: begin -->";
-        let (_, rest) = page
-            .split_once(begin)
-            .expect("the page has no place for these checks");
-        let (table, _) = rest.split_once("<!-- docker-checks: end -->").unwrap();
-        let listed: Vec<(&str, &str)> = table
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
-            .map(|(id, rest)| (id, rest.split(" | ").next().unwrap()))
-            .collect();
-        assert_eq!(listed, CHECKS);
+        hotcell_runtime::assert_listed("docker-checks", CHECKS);
     }
 
     #[test]

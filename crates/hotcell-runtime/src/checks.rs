@@ -81,3 +81,29 @@ impl Check {
         }
     }
 }
+
+/// Fails unless the part `<!-- PART: begin -->` … `<!-- PART: end -->` of the operator's page
+/// `docs/operating/preflight.md` lists exactly these checks, by id and what is checked. For the tests of
+/// whoever makes them.
+///
+/// # Panics
+/// When it does not, or cannot be read.
+#[cfg(any(feature = "conformance", feature = "fake"))]
+pub fn assert_listed(part: &str, checks: &[(&str, &str)]) {
+    const PAGE: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/operating/preflight.md"
+    );
+    let page =
+        std::fs::read_to_string(PAGE).unwrap_or_else(|error| panic!("no operator's page: {error}"));
+    let table = page
+        .split_once(&format!("<!-- {part}: begin -->"))
+        .and_then(|(_, rest)| rest.split_once(&format!("<!-- {part}: end -->")))
+        .map_or_else(|| panic!("the page has no part {part}"), |(table, _)| table);
+    let listed: Vec<(&str, &str)> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+        .map(|(id, rest)| (id, rest.split(" | ").next().unwrap_or_default()))
+        .collect();
+    assert_eq!(listed, checks, "the operator's page lists other checks");
+}

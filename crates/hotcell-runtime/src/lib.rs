@@ -30,6 +30,8 @@ pub mod conformance;
 #[cfg(feature = "fake")]
 pub mod fake;
 
+#[cfg(any(feature = "conformance", feature = "fake"))]
+pub use checks::assert_listed;
 pub use checks::{Check, CheckStatus};
 pub use error::{RuntimeError, SandboxError};
 pub use locks::LeaseLocks;

@@ -19,7 +19,8 @@ use hotcell_types::{CredentialId, UnixMillis, limits};
 
 use crate::actors::lock;
 
-const ID: &str = "auth.clock_skew";
+/// The id of the check that tells of them.
+pub(crate) const CHECK: &str = "auth.clock_skew";
 
 #[derive(Debug, Clone, Copy)]
 struct Measured {
@@ -81,7 +82,7 @@ impl ClockSkew {
         });
         let Some((client, seconds)) = off.first() else {
             return Check::pass(
-                ID,
+                CHECK,
                 format!(
                     "no backend's clock is {} s off or more",
                     limits::CLOCK_SKEW_WARNING_SECONDS
@@ -97,7 +98,7 @@ impl ClockSkew {
             ),
         };
         Check::warn(
-            ID,
+            CHECK,
             format!(
                 "the clock of the backend with the key {client} is {} s {way} ours{others}",
                 seconds.unsigned_abs()
@@ -134,7 +135,10 @@ mod tests {
         }
         for (seconds, words) in [(-30, "30 s behind"), (30, "30 s ahead"), (59, "59 s ahead")] {
             let check = told(&[(1, seconds)], 0);
-            assert_eq!((check.id.as_str(), check.status), (ID, CheckStatus::Warn));
+            assert_eq!(
+                (check.id.as_str(), check.status),
+                (CHECK, CheckStatus::Warn)
+            );
             assert!(check.message.contains(words), "{}", check.message);
         }
     }

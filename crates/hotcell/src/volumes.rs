@@ -38,6 +38,8 @@ use rustix::fs::{AtFlags, CWD, Gid, Uid, statat};
 use self::disk::Disks;
 use crate::beneath;
 
+/// The id of the check that says whether persistent volumes end at a size.
+pub(crate) const CHECK: &str = "disk.volumes";
 const PARENT_MODE: u32 = 0o700;
 /// A mount point: what is not mounted is nobody's to write to.
 const POINT_MODE: u32 = 0o700;
@@ -137,37 +139,36 @@ impl Volumes {
         Ok((dir, path))
     }
 
-    /// `disk.volumes`: whether persistent volumes end at a size.
+    /// Whether persistent volumes end at a size.
     #[must_use]
     pub fn check(&self) -> Check {
-        const ID: &str = "disk.volumes";
         let disks = &self.root.disks;
         let Some(bytes) = disks.bytes() else {
             return Check::warn(
-                ID,
+                CHECK,
                 "new persistent volumes have no size: one user can fill the disk",
                 "set limits.volume_bytes to a number of bytes",
             );
         };
         if let Some(why) = disks.trouble() {
             return Check::warn(
-                ID,
+                CHECK,
                 format!("new persistent volumes have no size, one user can fill the disk: {why}"),
                 "run hotcell as root with loop devices, util-linux and e2fsprogs, and restart it",
             );
         }
         match self.unbounded() {
             Ok(0) => Check::pass(
-                ID,
+                CHECK,
                 format!("a persistent volume ends at {} MiB", bytes >> 20),
             ),
             Ok(count) => Check::warn(
-                ID,
+                CHECK,
                 format!("{count} volumes that were filled before there was a size have none"),
                 "move their files away, let hotcell make the volume anew, and move them back",
             ),
             Err(error) => Check::warn(
-                ID,
+                CHECK,
                 format!("the volumes cannot be looked at: {error}"),
                 "look at the state directory",
             ),

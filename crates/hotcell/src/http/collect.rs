@@ -113,10 +113,10 @@ fn allowed(limits: &OutputLimits, text: &str) -> Result<(SandboxPath, FileName),
     let path: SandboxPath = text
         .parse()
         .map_err(|error| format!("not a path: {error}"))?;
-    let root = ROOTS.iter().find(|root| path.is_beneath(root));
+    let root = path.directory().filter(|root| ROOTS.contains(root));
     let name = path
         .file_name()
-        .filter(|_| root.is_some_and(|root| path.as_str() != *root));
+        .filter(|_| root.is_some_and(|root| path.as_str() != root));
     let Some(name) = name else {
         return Err(format!(
             "only files in {} can be presented",

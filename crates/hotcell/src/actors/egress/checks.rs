@@ -70,16 +70,7 @@ mod tests {
 
     #[test]
     fn the_operators_page_lists_every_check() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-        let page = std::fs::read_to_string(format!("{root}/docs/operating/preflight.md")).unwrap();
-        let (_, rest) = page.split_once("<!-- network-checks: begin -->").unwrap();
-        let (table, _) = rest.split_once("<!-- network-checks: end -->").unwrap();
-        let listed: Vec<(&str, &str)> = table
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
-            .map(|(id, rest)| (id, rest.split(" | ").next().unwrap()))
-            .collect();
-        assert_eq!(listed, CHECKS);
+        hotcell_runtime::assert_listed("network-checks", CHECKS);
     }
 
     #[test]

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use hotcell_runtime::Check;
 
-use crate::actors::context::Context;
+use crate::{actors::context::Context, volumes};
 
 /// Every check with what it is about. `docs/operating/preflight.md` holds the same list.
 #[cfg(test)]
 const CHECKS: &[(&str, &str)] = &[
     (
-        "disk.volumes",
+        volumes::CHECK,
         "persistent volumes end at their size, so no user can fill the disk",
     ),
     (
-        "auth.clock_skew",
+        crate::skew::CHECK,
         "the clocks of the chat backends and ours agree",
     ),
 ];
@@ -25,7 +25,7 @@ pub(super) async fn of_daemon(context: &Arc<Context>) -> Vec<Check> {
     let of_volumes = tokio::task::spawn_blocking(move || volumes.check()).await;
     let of_volumes = of_volumes.unwrap_or_else(|error| {
         Check::warn(
-            "disk.volumes",
+            volumes::CHECK,
             format!("it could not be checked: {error}"),
             "look at the log",
         )
@@ -39,15 +39,6 @@ mod tests {
 
     #[test]
     fn the_operators_page_lists_every_check() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-        let page = std::fs::read_to_string(format!("{root}/docs/operating/preflight.md")).unwrap();
-        let (_, rest) = page.split_once("<!-- daemon-checks: begin -->").unwrap();
-        let (table, _) = rest.split_once("<!-- daemon-checks: end -->").unwrap();
-        let listed: Vec<(&str, &str)> = table
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
-            .map(|(id, rest)| (id, rest.split(" | ").next().unwrap()))
-            .collect();
-        assert_eq!(listed, CHECKS);
+        hotcell_runtime::assert_listed("daemon-checks", CHECKS);
     }
 }
