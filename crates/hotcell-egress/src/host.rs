@@ -6,7 +6,7 @@
 //!    │                                 ├─ watch        changes that others made
 //!    │                                 ├─ connections  what a sandbox is connected to
 //!    │                                 └─ denied       packets that were dropped
-//!    ├──── resolver_sockets(namespace, gateway address)
+//!    ├──── resolver_sockets(namespace, gateway address, whose)
 //!    └──── addresses()   every address of the host
 //! ```
 
@@ -97,11 +97,13 @@ pub trait Host: Send + Sync + 'static {
     async fn space(&self, namespace: Namespace) -> Result<Arc<dyn Space>, HostError>;
 
     /// Sockets for the questions of one sandbox, on its gateway's address and the port of DNS. The
-    /// address need not be there yet: the link of a sandbox comes and goes with it.
+    /// address need not be there yet: the link of a sandbox comes and goes with it. Nothing gets to them
+    /// but what comes from the sandbox's own addresses, or from loopback.
     async fn resolver_sockets(
         &self,
         namespace: Namespace,
         gateway: IpAddr,
+        sandbox: Vec<IpAddr>,
     ) -> io::Result<(UdpSocket, TcpListener)>;
 
     /// Every address of the host: what no sandbox may reach.

@@ -137,6 +137,12 @@ impl LearnedTable {
         self.entries.is_empty()
     }
 
+    /// Whether so many more addresses need nobody to make room.
+    #[must_use]
+    pub fn has_room_for(&self, more: usize) -> bool {
+        self.entries.len() + more <= self.limits.ceiling
+    }
+
     /// Why an address is open, if it is.
     #[must_use]
     pub fn get(&self, address: IpAddr, now: UnixMillis) -> Option<Learned> {

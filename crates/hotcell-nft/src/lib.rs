@@ -13,6 +13,7 @@
 //! shall be there. All `unsafe` code of the daemon's crates is in this one, and so is a call that is not
 //! about packets: [`default_internal_signals`].
 
+mod askers;
 mod batch;
 mod conntrack;
 mod decode;

@@ -14,7 +14,10 @@ use hotcell_types::limits::{DNS_SOCKET_BUFFER_BYTES, MAX_DNS_TCP_BACKLOG};
 use nftnl::nftnl_sys::libc;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
-use crate::firewall::{OpenError, in_namespace};
+use crate::{
+    askers::only_from,
+    firewall::{OpenError, in_namespace},
+};
 
 const DNS_PORT: u16 = 53;
 
@@ -28,17 +31,24 @@ pub struct DnsSockets {
 }
 
 /// Sockets on port 53 of a sandbox's gateway address, in `namespace` or where the caller is. The
-/// address need not be there yet: it comes with the sandbox's link. Blocks for a moment.
+/// address need not be there yet: it comes with the sandbox's link. Only what comes from the sandbox's own
+/// addresses gets to them, or from the namespace's loopback, which nothing from outside can have: the packet filter
+/// lets no others through, but where somebody flushed it, and until it is back, a sandbox would get as
+/// far as its neighbour's resolver. Blocks for a moment.
 ///
 /// # Errors
 /// When the namespace cannot be entered, or somebody else has the port.
-pub fn dns_sockets(namespace: Option<OwnedFd>, gateway: IpAddr) -> Result<DnsSockets, OpenError> {
+pub fn dns_sockets(
+    namespace: Option<OwnedFd>,
+    gateway: IpAddr,
+    sandbox: Vec<IpAddr>,
+) -> Result<DnsSockets, OpenError> {
     let (ready, made) = mpsc::sync_channel(1);
     let (give, given) = mpsc::sync_channel(1);
     in_namespace(
         "dns-sockets",
         namespace,
-        move || make(SocketAddr::new(gateway, DNS_PORT)),
+        move || make(SocketAddr::new(gateway, DNS_PORT), &sandbox),
         move |sockets| {
             let _ = give.send(sockets);
         },
@@ -51,7 +61,7 @@ pub fn dns_sockets(namespace: Option<OwnedFd>, gateway: IpAddr) -> Result<DnsSoc
     given.recv().map_err(gone)
 }
 
-fn make(address: SocketAddr) -> io::Result<DnsSockets> {
+fn make(address: SocketAddr, sandbox: &[IpAddr]) -> io::Result<DnsSockets> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -61,11 +71,13 @@ fn make(address: SocketAddr) -> io::Result<DnsSockets> {
     may_be_absent(udp.as_fd(), address)?;
     // A sandbox may ask many questions at once.
     sockopt::set_socket_recv_buffer_size_force(&udp, DNS_SOCKET_BUFFER_BYTES)?;
+    only_from(&udp, sandbox)?;
     bind(&udp, &address)?;
     let tcp = socket_with(family, SocketType::STREAM, flags, None)?;
     may_be_absent(tcp.as_fd(), address)?;
     // Connections of a daemon before us may still be ending.
     sockopt::set_socket_reuseaddr(&tcp, true)?;
+    only_from(&tcp, sandbox)?;
     bind(&tcp, &address)?;
     listen(&tcp, MAX_DNS_TCP_BACKLOG)?;
     Ok(DnsSockets {

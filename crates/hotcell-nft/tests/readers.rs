@@ -87,9 +87,9 @@ sys.stdin.read()
 async fn dns_sockets_wait_for_their_address() {
     let space = Namespace::new("sockets");
     let address: IpAddr = "10.9.0.1".parse().unwrap();
-    let sockets = dns_sockets(Some(space.fd()), address).unwrap();
+    let sockets = dns_sockets(Some(space.fd()), address, vec![address]).unwrap();
     assert!(
-        dns_sockets(Some(space.fd()), address).is_err(),
+        dns_sockets(Some(space.fd()), address, Vec::new()).is_err(),
         "the port is taken"
     );
     space.run("ip", &["addr", "add", "10.9.0.1/32", "dev", "lo"]);
@@ -110,4 +110,74 @@ socket.create_connection(('10.9.0.1', 53), 10); print('connected')
     udp.send_to(b"answer", from).await.unwrap();
     tcp.accept().await.unwrap();
     assert_eq!([client.line(), client.line()], ["10.9.0.1", "connected"]);
+}
+
+/// Neither a datagram nor a connection of anybody but the sandbox gets anywhere, without any packet filter.
+#[tokio::test]
+async fn dns_sockets_are_for_their_own_sandbox_only() {
+    const ASK: &str = r"
+import socket, sys
+gateway, sources = sys.argv[1], sys.argv[2:]
+family = socket.AF_INET6 if ':' in gateway else socket.AF_INET
+print('ready')
+for source in sources:
+    u = socket.socket(family, socket.SOCK_DGRAM); u.bind((source, 0)); u.sendto(source.encode(), (gateway, 53))
+    t = socket.socket(family); t.bind((source, 0)); t.settimeout(float(sys.stdin.readline()))
+    try: t.connect((gateway, 53)); print('connected')
+    except OSError: print('no')
+";
+    let space = Namespace::new("askers");
+    for (gateway, own, others) in [
+        (
+            "10.9.0.1",
+            ["10.9.0.2", "10.9.0.3", "127.0.0.5"],
+            ["10.9.0.4", "10.9.0.1"],
+        ),
+        (
+            "2001:db8::1",
+            ["2001:db8::2", "2001:db8:0:1::2", "::1"],
+            ["2001:db8::3", "2001:db8:0:2::2"],
+        ),
+    ] {
+        let gateway: IpAddr = gateway.parse().unwrap();
+        for address in own.iter().chain(&others) {
+            if !address.parse::<IpAddr>().unwrap().is_loopback() {
+                let assign = ["addr", "replace", address, "dev", "lo", "nodad"];
+                let words = if gateway.is_ipv4() { 5 } else { 6 };
+                space.run("ip", &assign[..words]);
+            }
+        }
+        let width = if gateway.is_ipv4() { 32 } else { 128 };
+        let on_lo = format!("{gateway}/{width}");
+        space.run("ip", &["addr", "replace", &on_lo, "dev", "lo"]);
+        // Those of both families, as a sandbox may have them.
+        let sandbox = ["10.9.0.2", "10.9.0.3", "2001:db8::2", "2001:db8:0:1::2"];
+        let sandbox = sandbox.map(|text| text.parse().unwrap()).to_vec();
+        let sockets = dns_sockets(Some(space.fd()), gateway, sandbox).unwrap();
+        let udp = tokio::net::UdpSocket::from_std(sockets.udp).unwrap();
+        let _listening = sockets.tcp;
+
+        let sources = [&others[..], &own[..]].concat();
+        let arguments: Vec<String> = [gateway.to_string()]
+            .into_iter()
+            .chain(sources.iter().map(ToString::to_string))
+            .collect();
+        let mut client = space.start_with(ASK, &arguments);
+        for source in sources {
+            // Nobody has to wait for what must work; what must not is given a moment.
+            let is_own = own.contains(&source);
+            client.say(if is_own { "10" } else { "0.3" });
+            let expected = if is_own { "connected" } else { "no" };
+            assert_eq!(client.line(), expected, "{source}");
+        }
+        // Those of others were sent before, and are not there.
+        let mut buffer = [0; 99];
+        for source in own {
+            let (length, from) = udp.recv_from(&mut buffer).await.unwrap();
+            assert_eq!(
+                (&buffer[..length], from.ip().to_string()),
+                (source.as_bytes(), source.to_owned())
+            );
+        }
+    }
 }

@@ -14,9 +14,7 @@ use std::{
 };
 
 use hotcell_egress::{
-    dns::{
-        DnsFilter, DnsParts, DnsServer, EventSink, FilterEvent, serve_only, upstream::Resolvers,
-    },
+    dns::{DnsFilter, DnsParts, DnsServer, EventSink, FilterEvent, serve, upstream::Resolvers},
     filter::{FilterSettings, SandboxFilter},
     firewall::Firewall,
     layout::{self, LeaseFilter, LeaseRules, Link, Reach, Scope, learned_set},
@@ -223,7 +221,12 @@ impl Guard {
     ) -> Filter {
         // Those of a filter that was dropped just now may be open for a moment more.
         let sockets = crate::wait_for("the resolver's sockets", async || {
-            dns_sockets(namespace(site), site.v4.gateway.into()).ok()
+            dns_sockets(
+                namespace(site),
+                site.v4.gateway.into(),
+                vec![site.v4.sandbox.into()],
+            )
+            .ok()
         });
         let DnsSockets { udp, tcp } = sockets.await;
         let events = Arc::new(Events::default());
@@ -238,11 +241,10 @@ impl Guard {
             events: events.clone(),
             rate_per_second: DnsParts::USUAL_RATE_PER_SECOND,
         });
-        let server = serve_only(
+        let server = serve(
             dns.clone(),
             UdpSocket::from_std(udp).unwrap(),
             TcpListener::from_std(tcp).unwrap(),
-            vec![site.v4.sandbox.into()],
         );
         Filter {
             rules,

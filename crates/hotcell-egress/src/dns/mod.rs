@@ -38,7 +38,10 @@ use hotcell_types::{
     UnixMillis,
     limits::{DEFAULT_DNS_RATE_PER_SECOND, MAX_DNS_IN_FLIGHT, MAX_DNS_TTL_SECONDS},
 };
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{
+    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore},
+    time::Instant,
+};
 
 use crate::{
     filter::{
@@ -51,7 +54,7 @@ use crate::{
 use rate::Bucket;
 use ready::ReadyAnswers;
 pub use reply::{Extended, Reply};
-pub use server::{DnsServer, Handler, serve, serve_only};
+pub use server::{DnsServer, Handler, serve};
 use upstream::Upstream;
 
 /// Something that the filter of a sandbox did.
@@ -156,6 +159,9 @@ struct Shared {
     bucket: Mutex<Bucket>,
     ready: Mutex<ReadyAnswers>,
     places: Semaphore,
+    /// Answers that only open addresses go side by side; one that closes any goes alone, so that the packet
+    /// filter does not hear of the closing after another answer's opening of the same address.
+    order: RwLock<()>,
     started: Instant,
 }
 
@@ -175,6 +181,7 @@ impl DnsFilter {
             bucket: Mutex::new(Bucket::new(parts.rate_per_second, now)),
             ready: Mutex::default(),
             places: Semaphore::new(MAX_DNS_IN_FLIGHT),
+            order: RwLock::default(),
             started: now,
         }))
     }
@@ -274,13 +281,10 @@ impl DnsFilter {
             }
         };
         let records: Vec<AnswerRecord> = answer.answers.iter().map(read_record).collect();
-        let then = self.now();
-        let sifted = {
-            let connections = &self.0.connections;
-            let connected = || connections.addresses();
-            self.filter().take_in(then, permit, &records, connected)
-        };
-        if let Err(error) = self.make_way(then, &sifted).await {
+        let (then, sifted, in_order) = self.take_in(permit, &records).await;
+        let made = self.make_way(then, &sifted).await;
+        drop(in_order);
+        if let Err(error) = made {
             self.0.events.record(FilterEvent::PacketFilterFailed {
                 name: permit.name().clone(),
                 reason: chain(&error),
@@ -316,6 +320,31 @@ impl DnsFilter {
         }
     }
 
+    /// Sifts an answer; what it changes has to be made while the last of what is returned is held.
+    async fn take_in(
+        &self,
+        permit: &Permit,
+        records: &[AnswerRecord],
+    ) -> (UnixMillis, Sifted, InOrder<'_>) {
+        let take = |filter: &mut SandboxFilter| {
+            let then = self.now();
+            let connected = || self.0.connections.addresses();
+            (then, filter.take_in(then, permit, records, connected))
+        };
+        let side_by_side = self.0.order.read().await;
+        {
+            let mut filter = self.filter();
+            if filter.learned().has_room_for(records.len()) {
+                let (then, sifted) = take(&mut filter);
+                return (then, sifted, InOrder::SideBySide(side_by_side));
+            }
+        }
+        drop(side_by_side);
+        let alone = self.0.order.write().await;
+        let (then, sifted) = take(&mut self.filter());
+        (then, sifted, InOrder::Alone(alone))
+    }
+
     /// Has the packet filter do what the answer needs.
     async fn make_way(
         &self,
@@ -343,6 +372,13 @@ impl DnsFilter {
         }
         Ok(())
     }
+}
+
+/// Held until the packet filter has heard of an answer's changes.
+#[allow(dead_code, reason = "held, never looked at")]
+enum InOrder<'a> {
+    SideBySide(RwLockReadGuard<'a, ()>),
+    Alone(RwLockWriteGuard<'a, ()>),
 }
 
 fn question_kind(kind: RecordType) -> QuestionKind {

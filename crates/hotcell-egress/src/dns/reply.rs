@@ -91,6 +91,8 @@ impl Reply {
             .max_payload()
             .clamp(LEAST_UDP_BYTES, MAX_DNS_UDP_BYTES);
         edns.set_max_payload(largest);
+        // The header has four bits of the outcome; the rest of it goes here.
+        edns.set_rcode_high(self.code.high());
         if let Some(Extended { code, text }) = self.extended {
             let mut data = code.to_be_bytes().to_vec();
             data.extend_from_slice(text.as_bytes());

@@ -1,7 +1,7 @@
 //! The sockets: our own reader of datagrams, hickory's server for TCP, and what turns their requests into
 //! questions.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use hickory_net::{NetError, runtime::Time};
@@ -26,24 +26,11 @@ use super::{DnsFilter, datagrams, reply::Reply};
 /// Answers on these sockets until the server is dropped.
 #[must_use]
 pub fn serve(filter: DnsFilter, udp: UdpSocket, tcp: TcpListener) -> DnsServer {
-    serve_only(filter, udp, tcp, Vec::new())
-}
-
-/// The same for questions from these addresses, and from the namespace's own loopback, which nothing that
-/// comes in from outside can have. The packet filter lets no others through; but where somebody
-/// flushed it, and until it is back, a sandbox would get as far as its neighbour's resolver.
-#[must_use]
-pub fn serve_only(
-    filter: DnsFilter,
-    udp: UdpSocket,
-    tcp: TcpListener,
-    sandbox: Vec<IpAddr>,
-) -> DnsServer {
-    let mut streams = Server::new(Handler(filter.clone(), sandbox.clone()));
+    let mut streams = Server::new(Handler(filter.clone()));
     let idle = Duration::from_millis(DNS_TCP_IDLE_MS);
     streams.register_listener(tcp, idle, MAX_DNS_TCP_ANSWERS);
     let mut datagrams = JoinSet::new();
-    datagrams.spawn(datagrams::serve(udp, Arc::new(Handler(filter, sandbox))));
+    datagrams.spawn(datagrams::serve(udp, Arc::new(Handler(filter))));
     DnsServer { streams, datagrams }
 }
 
@@ -70,8 +57,8 @@ impl DnsServer {
     }
 }
 
-/// Turns requests into questions. Those of the addresses that it is for, where there are any.
-pub struct Handler(DnsFilter, Vec<IpAddr>);
+/// Turns requests into questions.
+pub struct Handler(DnsFilter);
 
 impl Handler {
     pub(super) const fn filter(&self) -> &DnsFilter {
@@ -79,9 +66,9 @@ impl Handler {
     }
 
     pub(super) async fn reply(&self, request: &Request) -> Reply {
-        let from = request.src().ip().to_canonical();
-        if !self.1.is_empty() && !self.1.contains(&from) && !from.is_loopback() {
-            return Reply::of(ResponseCode::Refused);
+        // RFC 6891, 6.1.3: in the version that we know.
+        if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
+            return Reply::of(ResponseCode::BADVERS);
         }
         if request.metadata.op_code != OpCode::Query {
             return Reply::of(ResponseCode::NotImp);

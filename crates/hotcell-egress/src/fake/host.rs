@@ -211,6 +211,7 @@ impl Host for FakeHost {
         &self,
         _namespace: Namespace,
         gateway: IpAddr,
+        _sandbox: Vec<IpAddr>,
     ) -> io::Result<(UdpSocket, TcpListener)> {
         self.check("open sockets").map_err(io::Error::other)?;
         // The same port for both, which may take more than one try.

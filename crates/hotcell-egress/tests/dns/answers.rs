@@ -215,6 +215,14 @@ async fn odd_questions_get_short_answers() {
         let (answer, _) = sandbox.udp(&message).await;
         assert_eq!(answer.metadata.response_code, code, "{message:?}");
     }
+    // A later version of the extensions is answered in ours, over both ways in.
+    let mut later = question("a.example.org", RecordType::A, Some(1232));
+    later.edns.as_mut().unwrap().set_version(1);
+    for answer in [sandbox.udp(&later).await.0, sandbox.tcp(&later).await] {
+        let edns = answer.edns.unwrap();
+        assert_eq!((edns.version(), edns.rcode_high()), (0, 1));
+        assert_eq!(answer.metadata.response_code.low(), 0);
+    }
     // A label with a dot in it is no way round a rule.
     let mut bytes = question("a.example.org", RecordType::A, None)
         .to_vec()

@@ -203,3 +203,81 @@ async fn eg12_an_answer_at_the_ceiling_closes_the_oldest_that_nobody_uses() {
         .with_filter(|filter, _| filter.learned().len());
     assert_eq!(open, 8);
 }
+
+/// Says how many lookups have come back.
+struct Counted(Arc<dyn Upstream>, watch::Sender<usize>);
+
+#[async_trait]
+impl Upstream for Counted {
+    async fn lookup(&self, name: Name, kind: RecordType) -> Result<UpstreamAnswer, UpstreamError> {
+        let answer = self.0.lookup(name, kind).await;
+        self.1.send_modify(|count| *count += 1);
+        answer
+    }
+}
+
+/// EG-12: whatever goes and comes at the ceiling at once, an address is open when its answer leaves.
+#[tokio::test]
+async fn eg12_a_closing_never_follows_the_opening_of_another_answer() {
+    let rig = Rig::new().await;
+    let name = |n: u8| format!("n{n}.example.org");
+    let address = |n: u8| IpAddr::from([203, 0, 113, n]);
+    for n in 1..=3 {
+        let data = a(&address(n).to_string());
+        rig.script
+            .set(&name(n), RecordType::A, &[(&name(n), 60, data)]);
+    }
+    let (parts, ledger, _events) = rig.parts("deny", &["allow *.example.org"], |settings, _| {
+        settings.learned.ceiling = 2;
+    });
+    let lookups = watch::Sender::new(0);
+    let filter = DnsFilter::new(DnsParts {
+        upstream: Arc::new(Counted(rig.upstream.clone(), lookups.clone())),
+        ..parts
+    });
+    let (udp, tcp, here) = sockets().await;
+    let _server = serve(filter.clone(), udp, tcp);
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    socket.connect(here).await.unwrap();
+    let ask = async |n: u8| {
+        // Which is the oldest is told by the millisecond.
+        let now = || filter.with_filter(|_, now| now);
+        let before = now();
+        while now() == before {
+            tokio::task::yield_now().await;
+        }
+        let bytes = question(&name(n), RecordType::A, None).to_vec().unwrap();
+        socket.send(&bytes).await.unwrap();
+    };
+    let answered = async || {
+        let mut buffer = [0; 512];
+        let length = socket.recv(&mut buffer).await.unwrap();
+        let shown = shown(&Message::from_vec(&buffer[..length]).unwrap());
+        assert!(ledger.open.lock().unwrap().contains(&shown[0]), "{shown:?}");
+        shown
+    };
+    for n in 1..=3 {
+        ask(n).await;
+        assert_eq!(answered().await, [address(n)]);
+    }
+    let open = ledger.open.lock().unwrap().clone();
+    assert_eq!(open, [address(2), address(3)].into());
+
+    // The first comes back for the second, and the packet filter takes its time to hear of that.
+    *ledger.held.lock().unwrap() = Some(address(2));
+    let asked = lookups.subscribe().borrow().to_owned();
+    let came_back = async |count: usize| {
+        let mut lookups = lookups.subscribe();
+        lookups.wait_for(|all| *all == asked + count).await.unwrap();
+    };
+    ask(1).await;
+    came_back(1).await;
+    // Meanwhile the second is asked for again, which has to wait: it would be closed after it was opened.
+    ask(2).await;
+    came_back(2).await;
+    ledger.go_on.notify_one();
+    assert_eq!(answered().await, [address(1)]);
+    assert_eq!(answered().await, [address(2)]);
+    let closed = ledger.closed.lock().unwrap().clone();
+    assert_eq!(closed, [address(1), address(2), address(3)]);
+}

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hotcell_types::limits::MAX_DNS_BATCH;
+
 use crate::rig::*;
 
 const WEB: &str = "www.example.org";
@@ -118,6 +120,40 @@ async fn an_answer_that_is_ready_is_the_one_that_the_long_way_gives() {
         }
         let opened = warm.ledger.opened.lock().unwrap().len();
         assert_eq!(opened, if kind == RecordType::A { 2 } else { 0 });
+    }
+}
+
+/// More at once than are read at once, ready and not, each from somewhere else.
+#[tokio::test]
+async fn everybody_gets_the_own_answer_of_many_at_once() {
+    let rig = stocked().await;
+    let sandbox = rig.plain(&["allow www.example.org"]).await;
+    let kinds = [RecordType::A, RecordType::TXT, RecordType::MX];
+    for kind in kinds {
+        sandbox.ask(WEB, kind).await;
+    }
+    let mut clients = Vec::new();
+    for (number, kind) in (0..3 * MAX_DNS_BATCH).zip(kinds.into_iter().cycle()) {
+        let denied = number % 5 == 0;
+        let name = if denied { "no.example.net" } else { WEB };
+        let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(sandbox.address).unwrap();
+        clients.push((client, question(name, kind, None), denied));
+    }
+    // Nothing in here waits, so the filter has its turn when all have asked.
+    for (client, message, _) in &clients {
+        client.send(&message.to_vec().unwrap()).unwrap();
+    }
+    for (client, message, denied) in clients {
+        client.set_nonblocking(true).unwrap();
+        let client = UdpSocket::from_std(client).unwrap();
+        let mut buffer = [0; 512];
+        let length = client.recv(&mut buffer).await.unwrap();
+        let answer = Message::from_vec(&buffer[..length]).unwrap();
+        assert_eq!(answer.metadata.id, message.metadata.id);
+        assert_eq!(answer.queries, message.queries);
+        assert_eq!(answer.answers.is_empty(), denied, "{answer:?}");
+        assert!(client.try_recv(&mut buffer).is_err(), "one answer");
     }
 }
 

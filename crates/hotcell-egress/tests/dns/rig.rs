@@ -31,7 +31,7 @@ pub(crate) use hickory_server::{
 pub(crate) use hotcell_egress::{
     dns::{
         Connections, DnsFilter, DnsParts, EventSink, FilterEvent, serve,
-        upstream::{Resolvers, Upstream},
+        upstream::{Resolvers, Upstream, UpstreamAnswer, UpstreamError},
     },
     filter::{Denial, FilterSettings, SandboxFilter},
     firewall::{Firewall, FirewallError, OpenAddress},
@@ -43,7 +43,7 @@ pub(crate) use hotcell_policy::{Policy, Surroundings};
 pub(crate) use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
-    sync::{Notify, Semaphore},
+    sync::{Notify, Semaphore, watch},
 };
 
 /// Answers by script; counts.
@@ -125,6 +125,11 @@ pub(crate) struct Ledger {
     pub(crate) broken: AtomicBool,
     pub(crate) asked: Notify,
     pub(crate) gate: Semaphore,
+    /// What is open.
+    pub(crate) open: Mutex<HashSet<IpAddr>>,
+    /// Whose closing waits until told to go on.
+    pub(crate) held: Mutex<Option<IpAddr>>,
+    pub(crate) go_on: Notify,
 }
 
 impl Ledger {
@@ -147,6 +152,8 @@ impl Firewall for Ledger {
             return Err(FirewallError::NotThere("the table".to_owned()));
         }
         self.opened.lock().unwrap().extend_from_slice(addresses);
+        let opened = addresses.iter().map(|open| open.address);
+        self.open.lock().unwrap().extend(opened);
         Ok(())
     }
     async fn close(
@@ -154,10 +161,16 @@ impl Firewall for Ledger {
         _: &ObjectName,
         addresses: &[(ObjectName, IpAddr)],
     ) -> Result<(), FirewallError> {
-        self.closed
+        let closing: Vec<IpAddr> = addresses.iter().map(|(_, address)| *address).collect();
+        let held = *self.held.lock().unwrap();
+        if held.is_some_and(|address| closing.contains(&address)) {
+            self.go_on.notified().await;
+        }
+        self.open
             .lock()
             .unwrap()
-            .extend(addresses.iter().map(|(_, address)| *address));
+            .retain(|open| !closing.contains(open));
+        self.closed.lock().unwrap().extend(closing);
         Ok(())
     }
     async fn replace(&self, _: &Ruleset, _: &[OpenAddress]) -> Result<(), FirewallError> {
@@ -273,6 +286,9 @@ impl Rig {
             broken: AtomicBool::new(false),
             asked: Notify::new(),
             gate: Semaphore::new(1_000),
+            open: Mutex::default(),
+            held: Mutex::default(),
+            go_on: Notify::new(),
         });
         let events = Arc::new(Events::default());
         let parts = DnsParts {

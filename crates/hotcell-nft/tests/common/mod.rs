@@ -71,8 +71,14 @@ impl Namespace {
 
     /// Starts a program that says `ready` on a line when it is, and ends with its standard input.
     pub fn start(&self, program: &str) -> Running {
+        self.start_with(program, &[])
+    }
+
+    /// The same with arguments.
+    pub fn start_with(&self, program: &str, arguments: &[String]) -> Running {
         let mut child = Command::new("ip")
             .args(["netns", "exec", &self.0, "python3", "-u", "-c", program])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -139,12 +139,13 @@ impl Host for KernelHost {
         &self,
         namespace: Namespace,
         gateway: IpAddr,
+        sandbox: Vec<IpAddr>,
     ) -> io::Result<(UdpSocket, TcpListener)> {
         let work = move || {
             let namespace = namespace
                 .map(|namespace| namespace.try_clone())
                 .transpose()?;
-            dns_sockets(namespace, gateway).map_err(|error| match error {
+            dns_sockets(namespace, gateway, sandbox).map_err(|error| match error {
                 // Whether somebody has the port is told by its kind.
                 OpenError::Socket(error) => error,
                 other => io::Error::other(other),

@@ -12,7 +12,7 @@ use std::{io, net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use hotcell_egress::{
-    dns::{DnsFilter, DnsParts, EventSink, FilterEvent, serve_only},
+    dns::{DnsFilter, DnsParts, EventSink, FilterEvent, serve},
     firewall::FirewallError,
     host::{Host, Namespace},
     layout::Reach,
@@ -89,7 +89,6 @@ pub(crate) enum FilterMsg {
 pub(crate) struct Resolver {
     dns: DnsFilter,
     sockets: Vec<(UdpSocket, TcpListener)>,
-    sandbox: Vec<IpAddr>,
 }
 
 impl std::fmt::Debug for Resolver {
@@ -207,7 +206,7 @@ impl FilterActorState {
         self.installing = false;
         self.serving = true;
         for (udp, tcp) in resolver.sockets {
-            let mut server = serve_only(resolver.dns.clone(), udp, tcp, resolver.sandbox.clone());
+            let mut server = serve(resolver.dns.clone(), udp, tcp);
             self.task(myself, async move {
                 if let Err(error) = server.block_until_done().await {
                     tracing::warn!(%error, "a resolver of a sandbox failed");
@@ -314,7 +313,7 @@ async fn install(context: &Arc<Context>, whose: &Whose) -> Result<Resolver, Runt
     dns.with_filter(|filter, now| filter.adopt(now, admitted.remaining_ms));
     let mut sockets = Vec::new();
     for gateway in &prepared.gateways {
-        let opened = sockets_at(&*egress.host, &site.namespace, *gateway).await;
+        let opened = sockets_at(&*egress.host, &site.namespace, *gateway, &prepared.sandbox).await;
         sockets.push(opened.map_err(|error| {
             unenforceable(format!("the resolver cannot listen on {gateway}: {error}"))
         })?);
@@ -322,11 +321,7 @@ async fn install(context: &Arc<Context>, whose: &Whose) -> Result<Resolver, Runt
     space.serves(whose, &dns, prepared.gateways).await;
     let adopted = admitted.adopted;
     egress.tell(whose, Happened::Installed { adopted });
-    Ok(Resolver {
-        dns,
-        sockets,
-        sandbox: prepared.sandbox,
-    })
+    Ok(Resolver { dns, sockets })
 }
 
 /// The sockets of a predecessor may be open for a moment more.
@@ -334,10 +329,12 @@ async fn sockets_at(
     host: &dyn Host,
     namespace: &Namespace,
     gateway: IpAddr,
+    sandbox: &[IpAddr],
 ) -> io::Result<(UdpSocket, TcpListener)> {
     let mut tries = limits::FILTER_SOCKET_TRIES;
     loop {
-        match host.resolver_sockets(namespace.clone(), gateway).await {
+        let opened = host.resolver_sockets(namespace.clone(), gateway, sandbox.to_vec());
+        match opened.await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => tries -= 1,
             result => return result,
         }
