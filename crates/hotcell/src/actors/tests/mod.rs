@@ -9,6 +9,7 @@ mod egress_readers;
 mod egress_spaces;
 mod kills;
 mod lifecycle;
+mod renewal;
 mod warm;
 
 use std::{sync::Arc, time::Duration};
