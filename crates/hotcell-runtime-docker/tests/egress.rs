@@ -8,9 +8,11 @@ use common::{Case, Cell, Rig};
 use hotcell_egress::firewall::Firewall;
 use hotcell_runtime::{NetworkMode, ObservedState, Runtime, RuntimeError, SandboxSpec};
 use hotcell_testkit::{
+    clients,
     filters::{Filter, Guard, Probe, base, policy, probe_command, table},
     internet::{Internet, SERVICE_PORTS},
 };
+use hotcell_types::limits;
 
 #[test]
 fn docker_runc() {
@@ -65,6 +67,8 @@ fn on_stage(case: Case) {
 fn filtered(rig: &Rig) -> (SandboxSpec, hotcell_types::LeaseId, hotcell_types::AgentKey) {
     let (mut spec, lease, key) = rig.spec();
     spec.network = NetworkMode::Filtered;
+    // Programs are brought along.
+    spec.scratch_bytes = limits::DEFAULT_SCRATCH_BYTES;
     (spec, lease, key)
 }
 
@@ -128,6 +132,12 @@ answer = s.recv(999)
 print(socket.inet_ntoa(answer[-4:]))
 E";
     assert_eq!(cell.run(over_tcp).await.trim(), "203.0.113.5");
+    // Programs with resolvers of their own, too; those of a denied name find nothing.
+    clients::push(&*cell.sandbox, clients::BUNDLE, clients::bundle()).await;
+    let found = cell.run(&clients::ask("pypi.example.org")).await;
+    assert_eq!(found.trim(), clients::all_found("203.0.113.5"));
+    let denied = cell.run(&clients::ask("no.example.org")).await;
+    assert!(!denied.contains("203."), "{denied}");
     only(
         &cell,
         &[

@@ -19,6 +19,8 @@
 
 #[cfg(feature = "daemon")]
 mod client;
+#[cfg(feature = "filters")]
+pub mod clients;
 #[cfg(feature = "daemon")]
 mod daemon;
 #[cfg(feature = "filters")]

@@ -32,14 +32,16 @@ pub(crate) use place::Started;
 /// belong to this one.
 const SANDBOX_UID: u32 = 1000;
 
-/// A program and the package that brings it.
-const NEEDED: [(&str, &str); 6] = [
+/// A program and the package that brings it: of the engines, and at the end those that sandboxes look names up with.
+const NEEDED: [(&str, &str); 8] = [
     ("dockerd", "docker.io"),
     ("podman", "podman"),
     ("slirp4netns", "slirp4netns"),
     ("newuidmap", "uidmap"),
     ("fuse-overlayfs", "fuse-overlayfs"),
     ("runc", "runc"),
+    ("node", "nodejs"),
+    ("dig", "bind9-dnsutils"),
 ];
 
 /// Resolvers that the bench compares with.

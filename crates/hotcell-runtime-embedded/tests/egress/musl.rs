@@ -2,11 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use bytes::Bytes;
-use futures_util::stream;
-use hotcell_runtime::ByteStream;
-use hotcell_testkit::internet::Answer;
-use sha2::{Digest, Sha256};
+use hotcell_testkit::{clients::push, internet::Answer};
 
 use crate::{common::Cell, stage::Stage, staged};
 
@@ -44,16 +40,6 @@ fn with_own_conf(program: &[u8]) -> Vec<u8> {
     program
 }
 
-async fn push(cell: &Cell, path: &str, content: Vec<u8>) {
-    let (bytes, digest) = (content.len() as u64, hex::encode(Sha256::digest(&content)));
-    let content: ByteStream = Box::pin(stream::iter([Ok(Bytes::from(content))]));
-    let path = path.parse().unwrap();
-    let pushed = cell
-        .sandbox
-        .write_file(&path, 0o755, bytes, &digest, content);
-    pushed.await.unwrap();
-}
-
 /// What a command says, and its code; it must not have waited for anything.
 async fn at_once(cell: &Cell, command: &str) -> (i32, String) {
     let timed = format!(
@@ -78,8 +64,8 @@ async fn both_libraries_find_allowed_names(stage: &Stage<'_>) {
     let rules = rules.each_ref().map(String::as_str);
     let (_guard, cell, _filter) = stage.one("deny", &rules).await;
     let musl = program();
-    push(&cell, "/workspace/own", with_own_conf(&musl)).await;
-    push(&cell, "/workspace/lookup", musl).await;
+    push(&*cell.sandbox, "/workspace/own", with_own_conf(&musl)).await;
+    push(&*cell.sandbox, "/workspace/lookup", musl).await;
     let search = "search ns.svc.cluster.local svc.cluster.local\noptions ndots:5\n";
     let written = format!(
         "(grep nameserver /etc/resolv.conf; printf '{search}') > /workspace/r.cnf && cat /workspace/r.cnf"

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use hotcell_egress::{dns::FilterEvent, firewall::Firewall};
-use hotcell_testkit::internet::Answer;
+use hotcell_testkit::{clients, internet::Answer};
 
 use crate::{
     stage::{Guard, Stage, policy, table},
@@ -325,6 +325,13 @@ async fn the_resolver_is_the_filter(stage: &Stage<'_>) {
         &[("tcp", "ok.example.net", 80)],
     )
     .await;
+    // Programs with resolvers of their own, too; those of a denied name find nothing.
+    clients::push(&*cell.sandbox, clients::BUNDLE, clients::bundle()).await;
+    let found = cell.get(&clients::ask("ok.example.org")).await;
+    assert_eq!(found, clients::all_found("203.0.113.5"));
+    let denied = cell.get(&clients::ask("ok.example.net")).await;
+    assert!(!denied.contains("203."), "{denied}");
+    assert_eq!(names.asked_for("ok.example.net"), 0);
     // Over TCP, since it does not fit into a datagram of 512 bytes.
     assert_eq!(cell.resolve("many.example.org").await.len(), 120);
     cell.only(
