@@ -3,13 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use hotcell_core::model::{Actor, EndReason, LeaseRecord};
-use hotcell_runtime::{Check, CheckStatus, Facts, RuntimeError, Sandbox};
+use hotcell_runtime::{Check, CheckStatus, RuntimeError, Sandbox};
 use hotcell_supervision::CallError;
 use hotcell_types::{
     ChatId, LeaseId, OrganizationId, ProfileId, RequestId, Role, UnixMillis, UserId, WorkspaceId,
     limits,
 };
 use tokio::time::Instant;
+
+mod views;
+
+pub use views::{Component, LeaseView, ProfileState, ProfileView, WarmView};
 
 pub use crate::jobs::{JobError, JobPiece, Jobs};
 pub use hotcell_core::gate::Denial;
@@ -95,76 +99,6 @@ pub enum AcquireError {
     /// A bug, in words for the journal.
     #[error("internal error: {0}")]
     Internal(String),
-}
-
-/// A lease, as it is shown.
-#[derive(Debug, Clone)]
-pub struct LeaseView {
-    /// What is written down.
-    pub record: LeaseRecord,
-    /// The engine of its profile, when that is open.
-    pub engine: Option<Facts>,
-    /// Calls that hold it now.
-    pub active_calls: usize,
-    /// Since when no call holds it; absent while one does, or when it does not run.
-    pub idle_since: Option<UnixMillis>,
-    /// When it ends at the latest.
-    pub ends_at: UnixMillis,
-}
-
-/// A part of the daemon, for `/readyz`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Component {
-    /// Such as `store` or `profile/default`.
-    pub name: String,
-    /// Whether it can do its work.
-    pub ok: bool,
-    /// In words; also set for a warning on a part that is `ok`.
-    pub detail: Option<String>,
-}
-
-/// Where a profile stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProfileState {
-    /// Its engine is being opened.
-    Starting,
-    /// Its engine is open.
-    Active,
-    /// Its engine cannot be opened; tried again with growing pauses.
-    Faulted {
-        /// Why, in words.
-        reason: String,
-    },
-}
-
-/// A runtime profile, as it is shown.
-#[derive(Debug, Clone)]
-pub struct ProfileView {
-    /// Its id.
-    pub name: ProfileId,
-    /// Where it stands.
-    pub state: ProfileState,
-    /// What is true of its engine, once open.
-    pub facts: Option<Facts>,
-    /// The last preflight's checks.
-    pub checks: Vec<Check>,
-    /// When they ran.
-    pub checked_at: Option<UnixMillis>,
-    /// Sandboxes of this installation that the engine has and the store has never heard of.
-    pub unknown: Vec<LeaseId>,
-    /// Its sandboxes that were made ahead.
-    pub warm: WarmView,
-}
-
-/// The sandboxes of a profile that were made ahead.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WarmView {
-    /// How many there should be.
-    pub wanted: usize,
-    /// How many can be claimed now.
-    pub ready: usize,
-    /// Why the last one could not be made.
-    pub problem: Option<String>,
 }
 
 /// A running sandbox in the hands of one call. Holding it counts as activity: the lease does not

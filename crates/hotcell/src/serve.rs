@@ -7,15 +7,7 @@
 //!
 //! Nothing of another daemon is touched before the store's lock is held.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::{self, Read, Write},
-    net::SocketAddr,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, io, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use hotcell_policy::Prefix;
 use hotcell_runtime::{Runtime, RuntimeError};
@@ -35,13 +27,16 @@ use crate::{
     erase::Eraser,
     handles::Sandboxes,
     http::{
-        App, Calls, Connections, Idempotency, ListenError, NonceLogError, Nonces, OperatorToken,
-        OutputStore, Sweeper, UploadStore, boot_id, local_router, public_router, serve_tcp,
-        serve_unix,
+        App, Calls, Connections, Idempotency, ListenError, NonceLogError, Nonces, OutputStore,
+        Sweeper, UploadStore, boot_id, local_router, public_router, serve_tcp, serve_unix,
     },
     upkeep,
     volumes::Volumes,
 };
+
+mod private;
+
+use private::{empty_dir, make_private_dir, operator_token, store_key};
 
 /// The longest operator token that is read from a file, in bytes.
 pub(crate) const MAX_TOKEN_FILE_BYTES: u64 = 4096;
@@ -444,99 +439,4 @@ async fn sweep_outputs(outputs: &OutputStore, store: &Store) {
         Ok(Err(error)) => tracing::warn!(%error, "collected files cannot be swept"),
         Err(error) => tracing::warn!(%error, "collected files cannot be swept"),
     }
-}
-
-fn make_private_dir(path: &Path) -> Result<(), StartError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| StartError::File {
-            path: path.to_owned(),
-            source,
-        })
-}
-
-/// What a crashed daemon left half-written is of no use.
-fn empty_dir(path: &Path) -> Result<(), StartError> {
-    match fs::remove_dir_all(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            return Err(StartError::File {
-                path: path.to_owned(),
-                source,
-            });
-        }
-        _ => {}
-    }
-    make_private_dir(path)
-}
-
-fn store_key(config: &Config, ids: &dyn IdSource) -> Result<StoreKey, StartError> {
-    let path = &config.store_key_file;
-    if !path.exists() {
-        let store = config.store_path();
-        if store.exists() {
-            let key = path.clone();
-            return Err(StartError::KeyMissing { store, key });
-        }
-        let key = StoreKey::generate(ids);
-        write_secret(path, &key.to_text())?;
-        return Ok(key);
-    }
-    StoreKey::read(path).map_err(|source| StartError::Key {
-        path: path.clone(),
-        source,
-    })
-}
-
-fn operator_token(config: &Config, ids: &dyn IdSource) -> Result<OperatorToken, StartError> {
-    let path = &config.operator_token_file;
-    let failed = |source| StartError::File {
-        path: path.clone(),
-        source,
-    };
-    if !path.exists() {
-        let text = format!("hot_{:032x}{:032x}", ids.bits(), ids.bits());
-        write_secret(path, &text)?;
-        return Ok(OperatorToken::new(&text));
-    }
-    let mut text = String::new();
-    fs::File::open(path)
-        .and_then(|file| file.take(MAX_TOKEN_FILE_BYTES).read_to_string(&mut text))
-        .map_err(failed)?;
-    let text = text.trim();
-    if text.chars().count() < MIN_TOKEN_CHARACTERS {
-        return Err(StartError::Token(path.clone()));
-    }
-    Ok(OperatorToken::new(text))
-}
-
-/// Writes a new file that only its owner may read, whole or not at all.
-fn write_secret(path: &Path, text: &str) -> Result<(), StartError> {
-    let failed = |source| StartError::File {
-        path: path.to_owned(),
-        source,
-    };
-    let mut next = path.as_os_str().to_owned();
-    next.push(".new");
-    let next = PathBuf::from(next);
-    let write = || {
-        match fs::remove_file(&next) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&next)?;
-        writeln!(file, "{text}")?;
-        file.sync_all()?;
-        fs::rename(&next, path)?;
-        if let Some(parent) = path.parent() {
-            fs::File::open(parent)?.sync_all()?;
-        }
-        Ok(())
-    };
-    write().map_err(failed)
 }

@@ -11,6 +11,7 @@ mod migration;
 mod policies;
 mod property;
 mod quota;
+mod quota_bytes;
 mod quota_model;
 mod rules;
 mod shapes;

@@ -10,6 +10,7 @@
 mod event;
 mod journal;
 mod kernel;
+mod told;
 mod upstream;
 
 use std::sync::Arc;
@@ -18,9 +19,9 @@ use hotcell_egress::{dns::upstream::Upstream, host::Host};
 use hotcell_policy::Prefix;
 
 pub use event::{EgressEvent, Happened, Layer, Whose};
-pub(crate) use event::{of_differences, of_lookup, of_packet};
 pub use journal::{EventPage, EventQuery, Journal};
 pub use kernel::KernelHost;
+pub(crate) use told::{of_differences, of_lookup, of_packet};
 pub use upstream::resolvers;
 
 use crate::config::NetworkConfig;
