@@ -1,19 +1,4 @@
 //! Preflight: what an operator sees when this runtime is tested.
-//!
-//! | id | asks |
-//! |---|---|
-//! | `runtime.oci` | does an engine run a sandbox whose agent answers |
-//! | `runtime.gvisor` | does user code stay away from the host's kernel |
-//! | `runtime.network` | does the gateway namespace lead nowhere, but through filters |
-//! | `network.forwarding` | does the host forward what filters let through |
-//! | `cgroup` | can memory, processes and processor time be limited |
-//! | `disk.bound` | do `/workspace` and `/tmp` end at their size |
-//! | `disk.free` | is there room for another sandbox |
-//! | `kernel.loop` | are there loop devices |
-//! | `tool.mount`, `tool.mkfs` | are the programs there that scratch disks need |
-//! | `image.present` | is there an image to run |
-//! | `agent.binary` | is the agent where it should be |
-//! | `leftovers` | are there sandboxes whose record cannot be read |
 
 use std::{path::Path, sync::Arc};
 
@@ -31,6 +16,38 @@ use crate::{
     record::{Record, need_free_space},
     scratch::Scratch,
 };
+
+/// Every check with what it is about, in the order of the list. `docs/operating/preflight.md` holds the same list.
+pub const CHECKS: &[(&str, &str)] = &[
+    ("runtime.oci", "a sandbox is run, and its agent answers"),
+    (
+        "runtime.gvisor",
+        "user code stays away from the host's kernel",
+    ),
+    (
+        "runtime.network",
+        "the gateway's namespace leads nowhere but through filters",
+    ),
+    (
+        "network.forwarding",
+        "the host forwards what the filters of sandboxes let through",
+    ),
+    (
+        "cgroup",
+        "memory, processes and processor time can be limited",
+    ),
+    ("disk.bound", "`/workspace` and `/tmp` end at their size"),
+    ("kernel.loop", "there are loop devices"),
+    (
+        "tool.mount",
+        "the program that mounts scratch disks is there",
+    ),
+    ("tool.mkfs", "the program that makes scratch disks is there"),
+    ("agent.binary", "the agent is where it should be"),
+    ("disk.free", "there is room for another sandbox"),
+    ("image.present", "there is an image to run"),
+    ("leftovers", "every sandbox has a record that can be read"),
+];
 
 /// What is wrong on this host, by trying everything. For when [`Embedded::open`] fails, and for
 /// an operator who sets up a profile; the runtime must not be open elsewhere.
@@ -271,3 +288,11 @@ const FALLBACK_LINKS: [&str; 10] = [
     "lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0",
     "ip6gre0",
 ];
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_operators_page_lists_every_check() {
+        hotcell_runtime::assert_listed("embedded-checks", super::CHECKS);
+    }
+}

@@ -57,7 +57,7 @@ mod sweep;
 mod warm;
 mod way_out;
 
-pub use checks::diagnose;
+pub use checks::{CHECKS, diagnose};
 pub use config::{EmbeddedConfig, NetworkStack, OciKind, RuntimeChoice};
 pub use embedded::{Embedded, images_in_use};
 pub use image::{ImageError, ImageStore, Progress};

@@ -12,6 +12,7 @@ use std::{io::Write, net::TcpListener};
 
 use common::Rig;
 use hotcell_runtime::{Facts, Isolation, Runtime};
+use hotcell_runtime_embedded::CHECKS;
 use hotcell_types::VolumeKind;
 
 on_every_engine!(
@@ -239,7 +240,13 @@ async fn facts_are_true(rig: &Rig) {
         }),
         "{engine}"
     );
-    for check in rig.runtime.preflight().await {
+    let checks = rig.runtime.preflight().await;
+    let mut ids: Vec<&str> = checks.iter().map(|check| check.id.as_str()).collect();
+    let mut documented: Vec<&str> = CHECKS.iter().map(|(id, _)| *id).collect();
+    ids.sort_unstable();
+    documented.sort_unstable();
+    assert_eq!(ids, documented);
+    for check in checks {
         let shared = check.id == "runtime.gvisor" && !rig.engine.is_gvisor();
         let want = if shared {
             hotcell_runtime::CheckStatus::Warn
