@@ -242,6 +242,7 @@ impl Rig {
             agent_binary: given("HOTCELL_TEST_AGENT"),
             installation: InstallationId::from_bits(RealIds.bits()),
             images: BTreeSet::from([image.clone()]),
+            warm_pool: false,
             run_dir: run.path().to_owned(),
             clock: Arc::new(RealClock),
             ids: Arc::new(RealIds),
@@ -299,7 +300,7 @@ impl Rig {
     }
 
     /// Our mounts, and the ones that the engine sees.
-    fn mount_tables(&self) -> Vec<String> {
+    pub(crate) fn mount_tables(&self) -> Vec<String> {
         let own = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let stream = std::os::unix::net::UnixStream::connect(self.config.socket.as_str()).unwrap();
         let peer = rustix::net::sockopt::socket_peercred(&stream).unwrap().pid;
