@@ -23,6 +23,7 @@ mod stub;
 mod swept;
 mod volumes;
 mod warm;
+mod warm_filtered;
 
 use std::{
     env,
