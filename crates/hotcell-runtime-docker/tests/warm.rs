@@ -10,10 +10,9 @@ mod common;
 
 use std::{fs, os::unix::fs::chown};
 
-use common::{Case, Cell, Rig};
-use hotcell_runtime::{CheckStatus, ObservedState, Runtime, RuntimeError, SandboxSpec, WarmSpec};
+use common::{Case, Cell, Rig, ahead};
+use hotcell_runtime::{CheckStatus, ObservedState, Runtime, RuntimeError, SandboxSpec};
 use hotcell_runtime_docker::{DockerRuntime, diagnose};
-use hotcell_types::{AgentKey, LeaseId};
 use tokio::time::Instant;
 
 macro_rules! on_rootful_engines {
@@ -31,18 +30,6 @@ on_rootful_engines!(
     what_an_engine_finished_too_late_is_nobodys,
 );
 
-fn ahead(spec: &SandboxSpec) -> WarmSpec {
-    WarmSpec {
-        installation: spec.labels.installation.clone(),
-        lease: spec.labels.lease.clone(),
-        image: spec.image.clone(),
-        resources: spec.resources,
-        scratch_bytes: spec.scratch_bytes,
-        network: spec.network,
-        agent_key: spec.agent_key.clone(),
-    }
-}
-
 /// One that is nobody's, and what it will be claimed as: with all volumes, a file in each.
 async fn warm(rig: &Rig) -> (SandboxSpec, Cell) {
     let (spec, lease, key) = rig.spec();
@@ -52,19 +39,8 @@ async fn warm(rig: &Rig) -> (SandboxSpec, Cell) {
         chown(&file, Some(1000), Some(1000)).unwrap();
     }
     rig.runtime.warm(&ahead(&spec)).await.unwrap();
-    let cell = cell(rig, spec.clone(), lease, key).await;
+    let cell = rig.enter(spec.clone(), lease, key).await;
     (spec, cell)
-}
-
-async fn cell(rig: &Rig, spec: SandboxSpec, lease: LeaseId, key: AgentKey) -> Cell {
-    let sandbox = rig.runtime.sandbox(&lease, &key).unwrap();
-    sandbox.ready(30_000).await.unwrap();
-    Cell {
-        spec,
-        lease,
-        key,
-        sandbox,
-    }
 }
 
 async fn fails(cell: &Cell, text: &str) {

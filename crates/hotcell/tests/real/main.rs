@@ -24,6 +24,7 @@ mod swept;
 mod volumes;
 mod warm;
 mod warm_filtered;
+mod warm_kills;
 
 use std::{
     env,
