@@ -21,13 +21,14 @@
 //! directory; a sandbox that does not run has none of its volumes attached.
 
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, DirBuilder, File, Permissions},
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::fs::{MetadataExt, PermissionsExt},
+        unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     },
     path::{Path, PathBuf},
+    sync::PoisonError,
     thread,
 };
 
@@ -45,11 +46,7 @@ use rustix::{
     },
 };
 
-use crate::{
-    fault,
-    mounted::mounts,
-    scratch::{Scratch, make_passable},
-};
+use crate::{fault, mounted::mounts, scratch::Scratch};
 
 /// What the mount for volumes may hold: a few directories, and nothing in them.
 const OPTIONS: &str = "size=64k,nr_inodes=16,mode=755";
@@ -62,7 +59,11 @@ impl Scratch {
     /// is there whole.
     pub(crate) fn lay_base(&self, lease: &LeaseId) -> Result<PathBuf, RuntimeError> {
         let base = self.disk(lease).volumes();
-        make_passable(&base)?;
+        // Only in a directory that is there: of one that was removed meanwhile nothing is to come back.
+        match DirBuilder::new().mode(0o711).create(&base) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made.map_err(fault::at("make a directory", &base))?,
+        }
         self.at_the_engine(|| lay(&base))
             .map_err(fault::at("make the mount for volumes at", &base))?;
         Ok(base)
@@ -76,6 +77,10 @@ impl Scratch {
     ) -> Result<(), RuntimeError> {
         let base = self.disk(lease).volumes();
         let attach = || -> io::Result<()> {
+            let _held = self
+                .attaching
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             let there = self.at_the_engine(mounts)?;
             let missing = volumes
                 .iter()

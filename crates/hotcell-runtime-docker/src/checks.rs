@@ -402,7 +402,7 @@ impl Core {
         };
         let plan = Plan {
             role: Role::Probe,
-            labels: Marks::nobodys(
+            labels: Marks::of_no_lease(
                 &self.config.installation,
                 LeaseId::from_bits(self.config.ids.bits()),
             ),

@@ -60,7 +60,7 @@ impl Marks {
     }
 
     /// Of what belongs to no lease at all.
-    pub(crate) fn nobodys(installation: &InstallationId, lease: LeaseId) -> Self {
+    pub(crate) fn of_no_lease(installation: &InstallationId, lease: LeaseId) -> Self {
         Self {
             installation: installation.clone(),
             lease,
@@ -68,6 +68,11 @@ impl Marks {
             chat: None,
             ahead: false,
         }
+    }
+
+    /// Whether it was made ahead and nobody has begun to claim it.
+    pub(crate) fn is_nobodys(&self) -> bool {
+        self.ahead && self.labels().is_none()
     }
 
     /// Whose it is from now on.
@@ -178,8 +183,10 @@ mod tests {
         let on: BTreeMap<_, _> = marks.on(Role::Holder).into_iter().collect();
         assert!(is_ours(&on, &labels().installation, &labels().lease) && is_ahead(&on));
         assert_eq!((read_labels(&on), marks.labels()), (None, None));
+        assert!(marks.is_nobodys());
         marks.give_to(&labels());
         assert_eq!(marks.labels(), Some(labels()));
+        assert!(!marks.is_nobodys() && !Marks::of(&labels()).is_nobodys());
         let again: Marks = serde_json::from_slice(&serde_json::to_vec(&marks).unwrap()).unwrap();
         assert_eq!(again, marks);
     }

@@ -27,7 +27,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     thread,
@@ -64,6 +64,9 @@ pub(crate) struct Scratch {
     /// The engine's process, whose mount namespace counts.
     engine_pid: Arc<AtomicU32>,
     bounded: bool,
+    /// Held while volumes are attached in a lease's directory and while one goes: work that nobody waits
+    /// for any more must not attach a volume to what is just being removed.
+    pub(crate) attaching: Arc<Mutex<()>>,
 }
 
 /// What stands in a lease's directory from its making on: all that a container is made of, but
@@ -130,6 +133,7 @@ impl Scratch {
             owner,
             engine_pid: Arc::new(AtomicU32::new(engine_pid)),
             bounded: true,
+            attaching: Arc::default(),
         };
         make_passable(&scratch.root)?;
         scratch.remove_halves()?;
@@ -171,7 +175,8 @@ impl Scratch {
 
     /// Whether a sandbox was made ahead and nobody has claimed it whole.
     pub(crate) fn is_unclaimed(&self, lease: &LeaseId) -> bool {
-        self.disk(lease).warm().exists()
+        let disk = self.disk(lease);
+        disk.warm().exists() || read_record(&disk).is_some_and(|record| record.labels.is_nobodys())
     }
 
     /// Whether a lease has a directory at all.
@@ -203,7 +208,9 @@ impl Scratch {
     pub(crate) fn prepare(&self, record: &Record) -> Result<Disk, RuntimeError> {
         let disk = self.disk(&record.labels.lease);
         room(&self.root)?;
-        make_passable(&disk.0)?;
+        if !record.labels.ahead {
+            make_passable(&disk.0)?;
+        }
         write_whole(&disk.record(), record)?;
         if self.bounded {
             let template = self.template(record.scratch_bytes)?;
@@ -274,11 +281,17 @@ impl Scratch {
             }
             Ok(())
         };
-        self.at_the_engine(unmount_all)
-            .and_then(|()| unmount_all())
-            .map_err(fault::at("unmount what is in", &disk.0))?;
-        // At once, so that a kill does not leave one without its record or its mark.
-        if_there(fs::rename(&disk.0, &gone.0)).map_err(fault::at("remove", &disk.0))?;
+        {
+            let _held = self
+                .attaching
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            self.at_the_engine(unmount_all)
+                .and_then(|()| unmount_all())
+                .map_err(fault::at("unmount what is in", &disk.0))?;
+            // At once, so that a kill does not leave one without its record or its mark.
+            if_there(fs::rename(&disk.0, &gone.0)).map_err(fault::at("remove", &disk.0))?;
+        }
         remove_gone()
     }
 
@@ -290,8 +303,9 @@ impl Scratch {
                 let name = entry?.file_name();
                 if let Some(lease) = name.to_str().and_then(|name| name.parse::<LeaseId>().ok()) {
                     // The mark first: it goes when the record is whole.
-                    let unclaimed = self.is_unclaimed(&lease);
+                    let is_marked = self.disk(&lease).warm().exists();
                     let marks = read_record(&self.disk(&lease)).map(|record| record.labels);
+                    let unclaimed = is_marked || marks.as_ref().is_some_and(Marks::is_nobodys);
                     // One that was just removed has neither.
                     if self.is_there(&lease) {
                         found.push(Kept {

@@ -174,7 +174,7 @@ async fn a_claim_gives_it_its_volumes(rig: &Rig) {
 /// The steps of a claim are the record, the volumes one after the other, and the mark: what a kill between
 /// them leaves is made here, and the next daemon has to make an end of it.
 async fn a_daemon_that_died_in_the_claim_leaves_it_unclaimed(rig: &Rig) {
-    for step in 0..3 {
+    for step in 0..4 {
         let (spec, cell) = warm(rig).await;
         let dir = rig
             .config
@@ -194,6 +194,10 @@ async fn a_daemon_that_died_in_the_claim_leaves_it_unclaimed(rig: &Rig) {
         }
         if step > 1 {
             fs::write(dir.join("record.json"), before).unwrap();
+        }
+        if step > 2 {
+            // A record that names nobody is word enough.
+            fs::remove_file(dir.join("warm")).unwrap();
         }
         let next = DockerRuntime::open(rig.config.clone()).await.unwrap();
         let all = next.list().await.unwrap();

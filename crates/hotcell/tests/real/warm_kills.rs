@@ -100,7 +100,6 @@ async fn a_daemon_that_dies_in_a_claim_leaves_nothing(runtime: &str) {
         kill_at(step, daemon, &client, scratch(&site).join(&lease)).await;
         seen.push(lease.clone());
         let (claimed, warm) = leases(&site);
-        println!("{runtime}: killed at {step:?}, claimed: {claimed:?}, nobody's: {warm:?}");
         seen.extend(claimed);
         seen.extend(warm);
 
