@@ -276,7 +276,7 @@ impl Core {
             }
         }
         for (entry, ahead) in found.values_mut() {
-            entry.unclaimed = warm::is_orphan(entry, *ahead);
+            entry.unclaimed = warm::is_orphan(entry.state, *ahead);
         }
         for Kept {
             lease,

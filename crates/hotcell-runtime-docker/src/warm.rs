@@ -16,7 +16,7 @@ use std::{
     io::Read,
 };
 
-use hotcell_runtime::{Observed, ObservedState, RuntimeError, SandboxSpec, WarmSpec};
+use hotcell_runtime::{ObservedState, RuntimeError, SandboxSpec, WarmSpec};
 use hotcell_types::LeaseId;
 
 use crate::{
@@ -145,16 +145,23 @@ impl Core {
         blocking(move || Ok(scratch.is_unclaimed(&same))).await
     }
 
+    /// See [`is_orphan`], of a lease that has no directory.
+    async fn is_orphan(&self, lease: &LeaseId) -> Result<bool, RuntimeError> {
+        if let Some(sandbox) = self.engine.inspect(&name_of(lease, Role::Sandbox)).await? {
+            let state = state_of(&sandbox.state.status);
+            return Ok(is_orphan(state, is_ahead(&sandbox.labels())));
+        }
+        let holder = self.engine.inspect(&name_of(lease, Role::Holder)).await?;
+        Ok(holder.is_some_and(|holder| is_ahead(&holder.labels())))
+    }
+
     /// Removes a sandbox that was made ahead, unless it is somebody's, and says whether it was there.
     pub(crate) async fn remove_unclaimed(&self, lease: &LeaseId) -> Result<bool, RuntimeError> {
         let (scratch, same) = (self.scratch.clone(), lease.clone());
         let (is_there, mut is_nobodys) =
             blocking(move || Ok((scratch.is_there(&same), scratch.is_unclaimed(&same)))).await?;
         if !is_there {
-            let found = self.engine.inspect(&name_of(lease, Role::Sandbox)).await?;
-            is_nobodys = found.is_some_and(|found| {
-                is_ahead(&found.labels()) && state_of(&found.state.status) == ObservedState::Created
-            });
+            is_nobodys = self.is_orphan(lease).await?;
         }
         if is_nobodys {
             self.remove(lease).await?;
@@ -163,10 +170,10 @@ impl Core {
     }
 }
 
-/// Whether a container without a directory was made ahead and never became anybody's: one that is claimed
-/// has run before, and has a directory.
-pub(crate) fn is_orphan(observed: &Observed, was_made_ahead: bool) -> bool {
-    was_made_ahead && observed.state == ObservedState::Created
+/// Whether containers without a directory were made ahead and never became anybody's: what is claimed has run
+/// before, and has a directory. What only keeps a network says nothing of its own.
+pub(crate) fn is_orphan(sandbox: ObservedState, was_made_ahead: bool) -> bool {
+    was_made_ahead && sandbox == ObservedState::Created
 }
 
 fn is_file_server(pid: u32) -> bool {

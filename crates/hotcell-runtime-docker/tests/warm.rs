@@ -227,39 +227,42 @@ async fn a_daemon_that_died_in_the_claim_leaves_it_unclaimed(rig: &Rig) {
 /// A daemon died while the engine made a container, and the next one removed the directory before the engine
 /// was done: the container is no sandbox that nobody knows.
 async fn what_an_engine_finished_too_late_is_nobodys(rig: &Rig) {
-    let (_, lease, _) = rig.spec();
-    let config = bollard::models::ContainerCreateBody {
-        image: Some(rig.image.to_string()),
-        cmd: Some(vec!["true".into()]),
-        labels: Some(
-            [
-                ("io.hotcell.installation", rig.config.installation.as_str()),
-                ("io.hotcell.lease", lease.as_str()),
-                ("io.hotcell.role", "sandbox"),
-                ("io.hotcell.ahead", "true"),
-            ]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into(),
-        ),
-        ..Default::default()
-    };
-    let options = bollard::query_parameters::CreateContainerOptionsBuilder::default()
-        .name(&format!("hotcell-{lease}"))
-        .build();
-    let docker = rig.docker().negotiate_version().await.unwrap();
-    docker
-        .create_container(Some(options), config)
-        .await
-        .unwrap();
-    let observed = rig.observed(&lease).await.unwrap();
-    assert!(observed.unclaimed, "{observed:?}");
     // The control: one that is somebody's is not removed as nobody's.
     let other = rig.start().await;
-    for lease in [&lease, &other.lease] {
-        rig.runtime.remove_unclaimed(lease).await.unwrap();
+    let docker = rig.docker().negotiate_version().await.unwrap();
+    for (role, end) in [("sandbox", ""), ("holder", "-net")] {
+        let (_, lease, _) = rig.spec();
+        let labels = [
+            ("io.hotcell.installation", rig.config.installation.as_str()),
+            ("io.hotcell.lease", lease.as_str()),
+            ("io.hotcell.role", role),
+            ("io.hotcell.ahead", "true"),
+        ];
+        let config = bollard::models::ContainerCreateBody {
+            image: Some(rig.image.to_string()),
+            cmd: Some(vec!["true".into()]),
+            labels: Some(
+                labels
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into(),
+            ),
+            ..Default::default()
+        };
+        let options = bollard::query_parameters::CreateContainerOptionsBuilder::default()
+            .name(&format!("hotcell-{lease}{end}"))
+            .build();
+        docker
+            .create_container(Some(options), config)
+            .await
+            .unwrap();
+        let observed = rig.observed(&lease).await.unwrap();
+        assert!(observed.unclaimed, "{role}: {observed:?}");
+        for lease in [&lease, &other.lease] {
+            rig.runtime.remove_unclaimed(lease).await.unwrap();
+        }
+        assert!(rig.observed(&lease).await.is_none(), "{role}");
+        assert!(rig.observed(&other.lease).await.is_some());
     }
-    assert!(rig.observed(&lease).await.is_none());
-    assert!(rig.observed(&other.lease).await.is_some());
     rig.runtime.remove(&other.lease).await.unwrap();
 }
 
