@@ -11,10 +11,11 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    container::{INSTALLATION, Inspected, Listed, Plan, is_ours},
+    container::{Inspected, Listed, Plan},
     engine::Engine,
     fault::{self, Refusal, sort},
     frames::{Frames, Mode},
+    labels::{INSTALLATION, is_ours},
     raw,
 };
 

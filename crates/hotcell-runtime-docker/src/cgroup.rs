@@ -125,6 +125,12 @@ impl Hierarchies {
         Ok(quota.saturating_mul(1_000) / period.max(1))
     }
 
+    /// Every process in the group of one.
+    pub(crate) fn members(&self, pid: u32) -> io::Result<Vec<u32>> {
+        let list = read(self.directory(pid, "pids")?.join("cgroup.procs"))?;
+        Ok(list.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
     /// What the group of a process uses.
     pub(crate) fn usage(&self, pid: u32) -> io::Result<Stats> {
         let memory = self.number(pid, "memory", "memory.usage_in_bytes", "memory.current")?;

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use hotcell_runtime::{Check, Labels, RuntimeError};
+use hotcell_runtime::{Check, RuntimeError};
 use hotcell_types::{LeaseId, Resources, UnixMillis, limits};
 
 use crate::{
     config::{DockerConfig, EngineKind},
     container::{Inspected, Network, Plan, Role},
     engine::{Engine, read_info, release},
+    labels::{LEASE, Marks},
     net, raw,
     runtime::{Core, DockerRuntime, blocking},
     volumes::may_pass,
+    warm,
 };
 
 /// Every check with what it is about. `docs/operating/preflight.md` holds the same list.
@@ -64,7 +66,7 @@ pub async fn diagnose(config: DockerConfig) -> Vec<Check> {
                 let mut checks = vec![
                     Check::pass("engine.reachable", engine.words()),
                     version(&engine),
-                    rootless(&engine),
+                    rootless(&engine, config.warm_pool),
                     runtime_present(&engine),
                 ];
                 if checks.iter().all(|check| check.fix.is_empty()) {
@@ -89,7 +91,7 @@ pub(crate) async fn all(core: &Core) -> Vec<Check> {
     let mut checks = vec![
         Check::pass("engine.reachable", engine.words()),
         version(engine),
-        rootless(engine),
+        rootless(engine, core.config.warm_pool),
         seccomp(engine),
         cgroup(engine),
         runtime_present(engine),
@@ -139,7 +141,7 @@ fn version(engine: &Engine) -> Check {
     }
 }
 
-fn rootless(engine: &Engine) -> Check {
+fn rootless(engine: &Engine, warm_pool: bool) -> Check {
     const ID: &str = "engine.rootless";
     if let Some(reason) = engine.quirks.refusal {
         return Check::fail(
@@ -149,11 +151,19 @@ fn rootless(engine: &Engine) -> Check {
         );
     }
     if engine.info.is_rootless() {
+        if warm_pool {
+            return Check::fail(
+                ID,
+                format!("no warm pool on a rootless engine: {}", warm::ROOTLESS),
+                "set profile.warm_pool to 0, or use the rootful engine or the embedded runtime",
+            );
+        }
         let (uid, gid) = engine.quirks.owner;
         Check::pass(
             ID,
             format!(
-                "rootless: files of sandboxes belong to its user, {uid}:{gid}; no gVisor, no network"
+                "rootless: files of sandboxes belong to its user, {uid}:{gid}; no gVisor, no network, \
+                 no warm pool"
             ),
         )
     } else {
@@ -390,16 +400,12 @@ impl Core {
         let Some(image) = image else {
             return Ok(None);
         };
-        let parse =
-            |error: hotcell_types::IdError| crate::fault::failed("probe", error.to_string());
         let plan = Plan {
             role: Role::Probe,
-            labels: Labels {
-                installation: self.config.installation.clone(),
-                lease: LeaseId::from_bits(self.config.ids.bits()),
-                workspace: "preflight".parse().map_err(parse)?,
-                chat: "preflight".parse().map_err(parse)?,
-            },
+            labels: Marks::of_no_lease(
+                &self.config.installation,
+                LeaseId::from_bits(self.config.ids.bits()),
+            ),
             image: image.id.clone(),
             resources: Resources {
                 memory_bytes: 256 << 20,
@@ -438,7 +444,7 @@ impl Core {
         let directories = blocking(move || scratch.list()).await?;
         let lease_of = |row: &crate::container::Listed| {
             let labels = row.labels.as_ref()?;
-            labels.get(crate::container::LEASE).cloned()
+            labels.get(LEASE).cloned()
         };
         let whole: Vec<String> = rows
             .iter()
@@ -447,7 +453,7 @@ impl Core {
             .collect();
         let mut found: Vec<String> = directories
             .into_iter()
-            .map(|(lease, _)| lease.to_string())
+            .map(|kept| kept.lease.to_string())
             .chain(
                 rows.iter()
                     .filter(|row| !row.is(Role::Sandbox))

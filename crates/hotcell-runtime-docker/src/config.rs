@@ -105,6 +105,8 @@ pub struct DockerConfig {
     /// The images that may run: the digest of an image's configuration (what the engine calls
     /// its id) or of its manifest in a registry.
     pub images: BTreeSet<ImageRef>,
+    /// Whether sandboxes are to be made ahead. An engine that cannot is refused then.
+    pub warm_pool: bool,
     /// What does not outlive a reboot; best on a tmpfs. Made with mode 0711 when missing.
     pub run_dir: PathBuf,
     /// Time, for the signatures of requests to agents and the comparison with the engine's clock.

@@ -10,23 +10,22 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
 };
 use hotcell_agent_proto::{AGENT_PATH, KEY_VARIABLE, LEASE_VARIABLE, RUN_PATH};
-use hotcell_runtime::Labels;
 use hotcell_types::{
-    AgentKey, InstallationId, LeaseId, Resources, limits,
+    AgentKey, LeaseId, Resources, limits,
     volume::{SANDBOX_GID, SANDBOX_UID, WORKSPACE_PATH},
 };
 use serde::Deserialize;
 
-use crate::{engine::Quirks, scratch::Record};
+use crate::{
+    engine::Quirks,
+    labels::{Marks, ROLE},
+    scratch::Record,
+};
 
-/// Label: the installation.
-pub(crate) const INSTALLATION: &str = "io.hotcell.installation";
-/// Label: the lease.
-pub(crate) const LEASE: &str = "io.hotcell.lease";
-const WORKSPACE: &str = "io.hotcell.workspace";
-const CHAT: &str = "io.hotcell.chat";
-/// Label: what the container is for, [`Role`].
-pub(crate) const ROLE: &str = "io.hotcell.role";
+/// Where a sandbox that was made ahead sees its volumes, all beneath one mount.
+const VOLUMES_PATH: &str = "/mnt";
+/// How an engine calls a mount that what is mounted on the host comes through to.
+const SLAVE: &str = "rslave";
 
 /// What a container is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Sandbox => "sandbox",
             Self::Holder => "holder",
@@ -58,45 +57,14 @@ pub(crate) fn name_of(lease: &LeaseId, role: Role) -> String {
     }
 }
 
-/// The labels of a container.
-fn labels_of(labels: &Labels, role: Role) -> HashMap<String, String> {
-    [
-        (INSTALLATION, labels.installation.as_str()),
-        (LEASE, labels.lease.as_str()),
-        (WORKSPACE, labels.workspace.as_str()),
-        (CHAT, labels.chat.as_str()),
-        (ROLE, role.name()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
-}
-
-/// Reads labels back. `None` when one is missing or is not what we write.
-pub(crate) fn read_labels(found: &BTreeMap<String, String>) -> Option<Labels> {
-    Some(Labels {
-        installation: found.get(INSTALLATION)?.parse().ok()?,
-        lease: found.get(LEASE)?.parse().ok()?,
-        workspace: found.get(WORKSPACE)?.parse().ok()?,
-        chat: found.get(CHAT)?.parse().ok()?,
-    })
-}
-
-/// Whether a container is ours, and of this lease.
-pub(crate) fn is_ours(
-    found: &BTreeMap<String, String>,
-    installation: &InstallationId,
-    lease: &LeaseId,
-) -> bool {
-    found.get(INSTALLATION).map(String::as_str) == Some(installation.as_str())
-        && found.get(LEASE).map(String::as_str) == Some(lease.as_str())
-}
-
 /// A directory or file of this host that a container sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bind {
     pub(crate) source: PathBuf,
     pub(crate) target: String,
     pub(crate) read_only: bool,
+    /// What is mounted beneath it later on the host is seen too.
+    pub(crate) follows: bool,
 }
 
 impl Bind {
@@ -105,6 +73,16 @@ impl Bind {
             source: source.into(),
             target: target.to_owned(),
             read_only,
+            follows: false,
+        }
+    }
+
+    /// The one mount of a sandbox that was made ahead. It is read-only on the host; to the engine it
+    /// is not, since under gVisor everything beneath it would be, too.
+    pub(crate) fn beneath(source: impl Into<PathBuf>) -> Self {
+        Self {
+            follows: true,
+            ..Self::new(source, VOLUMES_PATH, false)
         }
     }
 }
@@ -131,7 +109,7 @@ impl Network {
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) role: Role,
-    pub(crate) labels: Labels,
+    pub(crate) labels: Marks,
     /// What the engine calls the image.
     pub(crate) image: String,
     pub(crate) resources: Resources,
@@ -218,6 +196,8 @@ impl Plan {
                 most.min(self.resources.cpu_millis)
             });
         let memory = (!quirks.own_limits).then(|| signed(self.resources.memory_bytes));
+        let as_mount = |bind: &&Bind| !bind.follows || quirks.mounts_recursively;
+        let (mounts, binds): (Vec<_>, Vec<_>) = self.binds.iter().partition(as_mount);
         let mut words = self.command.iter().cloned();
         ContainerCreateBody {
             hostname: (self.network == Network::None).then(|| "sandbox".into()),
@@ -227,7 +207,7 @@ impl Plan {
             env: Some(self.environment.clone()),
             image: Some(self.image.clone()),
             working_dir: Some("/".into()),
-            labels: Some(labels_of(&self.labels, self.role)),
+            labels: Some(self.labels.on(self.role)),
             tty: Some(false),
             open_stdin: Some(false),
             stop_signal: Some("SIGKILL".into()),
@@ -252,7 +232,8 @@ impl Plan {
                 ulimits: Some(quirks.ulimits.iter().map(ulimit).collect()),
                 shm_size: Some(signed(limits::SHM_BYTES)),
                 tmpfs: Some(tmpfs),
-                mounts: Some(self.binds.iter().map(mount).collect()),
+                mounts: Some(mounts.into_iter().map(mount).collect()),
+                binds: (!binds.is_empty()).then(|| binds.into_iter().map(words_of).collect()),
                 log_config: Some(HostConfigLogConfig {
                     typ: Some(log.into()),
                     config: Some(
@@ -286,11 +267,20 @@ fn mount(bind: &Bind) -> Mount {
         target: Some(bind.target.clone()),
         read_only: Some(bind.read_only),
         bind_options: Some(MountBindOptions {
-            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            propagation: Some(if bind.follows {
+                MountBindOptionsPropagationEnum::RSLAVE
+            } else {
+                MountBindOptionsPropagationEnum::RPRIVATE
+            }),
             ..MountBindOptions::default()
         }),
         ..Mount::default()
     }
+}
+
+/// A bind in one word, for one that is followed.
+fn words_of(bind: &Bind) -> String {
+    format!("{}:{}:rbind,{SLAVE}", bind.source.display(), bind.target)
 }
 
 /// The part of an inspection that is used.
@@ -347,6 +337,7 @@ pub(crate) struct InspectedMount {
     pub(crate) writable: bool,
     #[serde(rename = "Type")]
     pub(crate) kind: String,
+    pub(crate) propagation: String,
 }
 
 impl Inspected {
@@ -433,6 +424,7 @@ impl Inspected {
                 mount.destination == bind.target
                     && mount.source == bind.source
                     && mount.writable != bind.read_only
+                    && (!bind.follows || mount.propagation == SLAVE)
             });
             if !kept {
                 return Some(format!(

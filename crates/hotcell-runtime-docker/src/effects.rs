@@ -5,20 +5,23 @@
 //!  create   record, scratch disk ─► (filtered: far end, uplink) ─► (holder) ─► container ─► approve
 //!  start    what is missing of that ─► (holder runs, far end, link) ─► container runs
 //!           ─► limits ─► look at it
-//!  stop     container ends ─► holder ends ─► far end goes, but not from under a filter
+//!  stop     container ends ─► (made ahead: volumes detached) ─► holder ends ─► far end goes, but not
+//!           from under a filter
 //!  remove   container ─► holder ─► uplink, far end ─► control group ─► scratch disk
 //! ```
 
 use std::{io, os::unix::fs::MetadataExt, time::Duration};
 
-use hotcell_runtime::{NetworkMode, RuntimeError, SandboxSpec};
+use hotcell_runtime::{ImageRef, NetworkMode, RuntimeError, SandboxSpec};
 use hotcell_types::{AgentKey, LeaseId, limits};
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    attach,
     cgroup::OwnGroup,
-    container::{Inspected, Network, Plan, Role, fixed_binds, name_of},
+    container::{Bind, Inspected, Network, Plan, Role, fixed_binds, name_of},
     engine, fault,
+    labels::{Marks, is_ours},
     net::{self, Ends, Way},
     runtime::{Core, blocking},
     scratch::Record,
@@ -29,9 +32,18 @@ use crate::{
 
 impl Core {
     pub(crate) async fn create(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        let (scratch, lease) = (self.scratch.clone(), spec.labels.lease.clone());
+        let was_ahead = blocking(move || {
+            let record = scratch.record(&lease).ok().flatten();
+            Ok(record.is_some_and(|record| record.labels.ahead))
+        })
+        .await?;
+        let mut labels = Marks::of(&spec.labels);
+        // A claimed one keeps its one mount.
+        labels.ahead = was_ahead;
         let record = Record {
-            labels: spec.labels.clone(),
-            image: self.find_image(spec).await?,
+            labels,
+            image: self.find_image(&spec.image).await?,
             resources: spec.resources,
             scratch_bytes: spec.scratch_bytes,
             mounts: spec.mounts.clone(),
@@ -61,6 +73,13 @@ impl Core {
                         .map_err(fault::at("let the engine's user pass to", path))?;
                 }
                 let disk = scratch.prepare(&record)?;
+                let mut binds = fixed_binds(&agent, &resolv_conf, &disk.workspace(), &disk.tmp());
+                if record.labels.ahead {
+                    let lease = &record.labels.lease;
+                    binds.push(Bind::beneath(scratch.lay_base(lease)?));
+                    scratch.attach(lease, &record.mounts)?;
+                    return Ok(binds);
+                }
                 // After its record: that says which volumes are in use.
                 scratch.show(&record.mounts)?;
                 if gvisor {
@@ -72,7 +91,6 @@ impl Core {
                         }
                     }
                 }
-                let mut binds = fixed_binds(&agent, &resolv_conf, &disk.workspace(), &disk.tmp());
                 binds.extend(volumes);
                 Ok(binds)
             })
@@ -90,26 +108,36 @@ impl Core {
         self.engine.ensure(&plan).await
     }
 
-    async fn find_image(&self, spec: &SandboxSpec) -> Result<String, RuntimeError> {
-        if !self.config.images.contains(&spec.image) {
+    /// What the engine calls an image.
+    pub(crate) async fn find_image(&self, image: &ImageRef) -> Result<String, RuntimeError> {
+        if !self.config.images.contains(image) {
             return Err(RuntimeError::NoSuchImage(format!(
-                "{} (the profile does not allow it)",
-                spec.image
+                "{image} (the profile does not allow it)"
             )));
         }
         let stored = self.engine.stored_images().await?;
         stored
             .into_iter()
-            .find(|stored| stored.is(spec.image.as_str()))
+            .find(|stored| stored.is(image.as_str()))
             .map(|stored| stored.id)
-            .ok_or_else(|| RuntimeError::NoSuchImage(spec.image.to_string()))
+            .ok_or_else(|| RuntimeError::NoSuchImage(image.to_string()))
     }
 
     pub(crate) async fn start(&self, lease: &LeaseId, key: &AgentKey) -> Result<(), RuntimeError> {
-        let name = name_of(lease, Role::Sandbox);
         let (scratch, same) = (self.scratch.clone(), lease.clone());
-        let record = blocking(move || scratch.record(&same)).await?;
+        let found = blocking(move || Ok((scratch.record(&same)?, scratch.is_unclaimed(&same))));
+        let (record, is_unclaimed) = found.await?;
         let record = record.ok_or(RuntimeError::NoSuchSandbox)?;
+        if is_unclaimed {
+            return Err(fault::failed("start the sandbox", "nobody has claimed it"));
+        }
+        self.run(&record, key).await
+    }
+
+    /// Runs what a record says, unless it runs.
+    pub(crate) async fn run(&self, record: &Record, key: &AgentKey) -> Result<(), RuntimeError> {
+        let lease = &record.labels.lease;
+        let name = name_of(lease, Role::Sandbox);
         let running = |found: &Inspected| found.state.running;
         if !self
             .engine
@@ -118,14 +146,18 @@ impl Core {
             .as_ref()
             .is_some_and(running)
         {
-            self.ensure(&record, key).await?;
-            if self.has_holder(&record) {
-                self.connect_holder(&record).await?;
+            if record.labels.ahead {
+                // What a former run left there may be mounts of volumes that are mounted anew by now.
+                self.detach(lease).await?;
+            }
+            self.ensure(record, key).await?;
+            if self.has_holder(record) {
+                self.connect_holder(record).await?;
             }
             self.engine.start(&name).await?;
         }
         let outcome = match self.settle(&name).await {
-            Ok(found) => self.admit(&record, &found).await,
+            Ok(found) => self.admit(record, &found).await,
             Err(error) => Err(error),
         };
         if outcome.is_err() {
@@ -182,6 +214,10 @@ impl Core {
             lease.clone(),
         );
         let (gvisor, uid) = (self.engine.is_gvisor(), self.engine.quirks.owner.0);
+        let attached = match record.labels.ahead {
+            true => Some((self.keeper(pid)?, record.mounts.clone())),
+            false => None,
+        };
         blocking(move || {
             let refuse = |what, reason| RuntimeError::Unsupported { what, reason };
             if let Some(own) = own {
@@ -202,7 +238,11 @@ impl Core {
                 scratch_device,
                 gateway,
             };
-            truth::check(pid, &expected).map_err(|reason| refuse("a sandbox as it must be", reason))
+            truth::check(pid, &expected)
+                .and_then(|()| {
+                    attached.map_or(Ok(()), |(keeper, volumes)| attach::look(keeper, &volumes))
+                })
+                .map_err(|reason| refuse("a sandbox as it must be", reason))
         })
         .await?;
         self.started(lease, way, Some(process));
@@ -261,6 +301,9 @@ impl Core {
         self.engine.kill(&name_of(lease, Role::Sandbox)).await?;
         let (scratch, same) = (self.scratch.clone(), lease.clone());
         let record = blocking(move || scratch.record(&same)).await?;
+        if record.as_ref().is_some_and(|record| record.labels.ahead) {
+            self.detach(lease).await?;
+        }
         let filtered = |record: &Record| record.network == NetworkMode::Filtered;
         let is_filtered = record.as_ref().is_some_and(filtered);
         if self.engine.is_gvisor() || is_filtered {
@@ -272,6 +315,11 @@ impl Core {
         }
         let pin = self.pin(lease);
         blocking(move || pin.release().map_err(fault::of("let go of a network"))).await
+    }
+
+    async fn detach(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        let (scratch, same) = (self.scratch.clone(), lease.clone());
+        blocking(move || scratch.detach(&same)).await
     }
 
     pub(crate) async fn remove(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
@@ -299,7 +347,7 @@ impl Core {
     async fn remove_ours(&self, name: &str, lease: &LeaseId) -> Result<(), RuntimeError> {
         let installation = &self.config.installation;
         match self.engine.inspect(name).await? {
-            Some(found) if !crate::container::is_ours(&found.labels(), installation, lease) => {
+            Some(found) if !is_ours(&found.labels(), installation, lease) => {
                 tracing::warn!(
                     name,
                     "a container that is not ours has a name of ours; it stays"
@@ -332,7 +380,7 @@ impl Core {
 
     /// Who listens on the socket now: after a restart of the engine another process does, and
     /// its mounts are the ones that count.
-    async fn look_for_the_engine(&self) -> Result<(), RuntimeError> {
+    pub(crate) async fn look_for_the_engine(&self) -> Result<(), RuntimeError> {
         let peer = engine::peer_of(&self.engine.socket).await?;
         self.scratch.engine_is(peer.pid);
         Ok(())

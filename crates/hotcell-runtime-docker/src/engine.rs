@@ -94,6 +94,9 @@ pub(crate) struct Quirks {
     /// Whether `HostConfig.Runtime` counts. Podman reads past it and takes the one that its
     /// service was started with.
     pub(crate) chooses_oci_runtime: bool,
+    /// Whether a mount that `HostConfig.Mounts` asks for takes along what is mounted beneath it. Podman
+    /// reads `NonRecursive: false` as the opposite; `HostConfig.Binds` says what it means.
+    pub(crate) mounts_recursively: bool,
     /// Whether an engine that starts again ends the containers that still run.
     pub(crate) ends_containers: bool,
     /// What to say of an engine that cannot be used at all.
@@ -117,6 +120,7 @@ impl Quirks {
                 most_cpu_millis: (info.processors > 0)
                     .then(|| info.processors.saturating_mul(1_000)),
                 chooses_oci_runtime: true,
+                mounts_recursively: true,
                 ends_containers: true,
                 refusal: rootless.then_some(
                     "a rootless Docker cannot map the sandbox's user to one of this host; \
@@ -142,6 +146,7 @@ impl Quirks {
                 },
                 most_cpu_millis: None,
                 chooses_oci_runtime: false,
+                mounts_recursively: false,
                 ends_containers: false,
                 refusal: None,
             },

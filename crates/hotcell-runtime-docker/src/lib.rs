@@ -18,9 +18,12 @@
 //!   kernel is asked about the first process before anybody may use it ([`truth`]).
 //! - **Nothing is remembered that cannot be found again.** Names follow from the lease, labels are
 //!   there from birth, and a lease's directory tells whose it is before a container does.
+//! - **One that was made ahead** sees its volumes beneath one mount, to which the host attaches them when
+//!   it is claimed (`attach.rs`, `warm.rs`).
 //! - **One code path.** Everything in which Docker and Podman differ is in [`engine`].
 
 mod api;
+mod attach;
 mod cgroup;
 mod checks;
 mod config;
@@ -30,6 +33,8 @@ mod effects;
 mod engine;
 mod fault;
 mod frames;
+mod labels;
+mod mounted;
 mod net;
 mod presence;
 mod raw;
@@ -41,6 +46,7 @@ mod tool;
 mod truth;
 mod volumes;
 mod wait;
+mod warm;
 
 pub use checks::{CHECKS, diagnose};
 pub use config::{DockerConfig, EngineKind, EngineSocket, SocketError};

@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{config::EngineSocket, container::INSTALLATION};
+use crate::{config::EngineSocket, labels::INSTALLATION};
 
 /// Between two tries to reach an engine that is away.
 const AGAIN: Duration = Duration::from_millis(200);

@@ -1,7 +1,7 @@
 //! The engine's side: [`Runtime`] over a container engine.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs, io,
     os::{fd::OwnedFd, unix::fs::PermissionsExt},
     path::{Path, PathBuf},
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use hotcell_agent_client::AgentSandbox;
 use hotcell_runtime::{
     Check, Facts, FilterSite, ImageInfo, Isolation, LeaseLocks, NetworkMode, Observed,
-    ObservedState, Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats,
+    ObservedState, Runtime, RuntimeError, Sandbox, SandboxEnd, SandboxSpec, Stats, WarmSpec,
 };
 use hotcell_types::{AgentKey, LeaseId};
 
@@ -20,14 +20,15 @@ use crate::{
     cgroup::Hierarchies,
     checks,
     config::DockerConfig,
-    container::{LEASE, Role, name_of, read_labels},
+    container::{Listed, Role, name_of},
     dial::EngineDial,
     engine::Engine,
     fault,
+    labels::{LEASE, is_ahead, read_labels},
     net::{Pin, Sockets, Way},
     presence::Presence,
-    scratch::{Scratch, make_passable},
-    volumes,
+    scratch::{Kept, Scratch, make_passable},
+    volumes, warm,
 };
 
 /// What a sandbox's `/etc/resolv.conf` says: a name service that is not there, so that a look-up
@@ -77,6 +78,9 @@ impl DockerRuntime {
         let engine = Engine::open(&config).await?;
         if let Some(refusal) = engine.refusal() {
             return Err(refusal);
+        }
+        if config.warm_pool && engine.info.is_rootless() {
+            return Err(warm::rootless());
         }
         let prepare = {
             let (config, owner, pid) = (config.clone(), engine.quirks.owner, engine.peer.pid);
@@ -159,6 +163,10 @@ impl Core {
         work(&mut self.live.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn forget(&self, lease: &LeaseId) {
+        self.with_live(|live| live.remove(lease));
+    }
+
     pub(crate) fn was_ended_by_us(&self, lease: &LeaseId) -> bool {
         self.with_live(|live| live.get(lease).is_some_and(|live| live.ended_by_us))
     }
@@ -226,10 +234,30 @@ impl Core {
         Ok(way)
     }
 
-    /// Every lease with a container, and every one with a directory only.
+    /// Every lease with a container, and every one with a directory only. What stands in a directory is
+    /// preferred to a container's labels, which tell nothing of a claim.
     async fn observe(&self) -> Result<Vec<Observed>, RuntimeError> {
-        let mut found: BTreeMap<LeaseId, Observed> = BTreeMap::new();
-        for row in self.engine.list(&self.config.installation).await? {
+        let directories = || {
+            let scratch = self.scratch.clone();
+            blocking(move || scratch.list())
+        };
+        let mut kept = directories().await?;
+        let rows = self.engine.list(&self.config.installation).await?;
+        let lease_of = |row: &Listed| row.labels.as_ref()?.get(LEASE)?.parse::<LeaseId>().ok();
+        let known: BTreeSet<LeaseId> = kept.iter().map(|kept| kept.lease.clone()).collect();
+        let mut leases = rows.iter().filter_map(lease_of);
+        if leases.any(|lease| !known.contains(&lease)) {
+            // Again: what came meanwhile has its directory now, and what went had it before.
+            kept.extend(directories().await?);
+        }
+        let mut found: BTreeMap<LeaseId, (Observed, bool)> = BTreeMap::new();
+        let nothing_yet = |lease: &LeaseId| Observed {
+            labels: None,
+            lease: lease.clone(),
+            state: ObservedState::Created,
+            unclaimed: false,
+        };
+        for row in rows {
             let labels = row.labels.clone().unwrap_or_default();
             let Some(lease) = labels.get(LEASE).and_then(|text| text.parse().ok()) else {
                 tracing::warn!(id = row.id, "a container of ours has no lease");
@@ -238,35 +266,42 @@ impl Core {
             if row.is(Role::Probe) {
                 continue;
             }
-            let entry = found.entry(lease).or_insert_with_key(|lease| Observed {
-                labels: read_labels(&labels),
-                lease: lease.clone(),
-                state: ObservedState::Created,
-                unclaimed: false,
-            });
+            let (entry, ahead) = found
+                .entry(lease)
+                .or_insert_with_key(|lease| (nothing_yet(lease), is_ahead(&labels)));
+            *ahead &= is_ahead(&labels);
+            entry.labels = read_labels(&labels);
             if !row.is(Role::Holder) {
                 entry.state = state_of(&row.state);
             }
         }
-        let scratch = self.scratch.clone();
-        for (lease, labels) in blocking(move || scratch.list()).await? {
-            let installation = labels.as_ref().map(|labels| &labels.installation);
+        for (entry, ahead) in found.values_mut() {
+            entry.unclaimed = warm::is_orphan(entry.state, *ahead);
+        }
+        for Kept {
+            lease,
+            marks,
+            unclaimed,
+        } in kept
+        {
+            let installation = marks.as_ref().map(|marks| &marks.installation);
             if installation.is_some_and(|found| *found != self.config.installation) {
                 continue;
             }
-            found.entry(lease).or_insert_with_key(|lease| Observed {
-                labels,
-                lease: lease.clone(),
-                state: ObservedState::Created,
-                unclaimed: false,
-            });
+            let (entry, _) = found
+                .entry(lease)
+                .or_insert_with_key(|lease| (nothing_yet(lease), false));
+            entry.unclaimed = unclaimed;
+            if let Some(marks) = marks {
+                entry.labels = marks.labels();
+            }
         }
-        Ok(found.into_values().collect())
+        Ok(found.into_values().map(|(observed, _)| observed).collect())
     }
 }
 
 /// The words of both engines.
-fn state_of(word: &str) -> ObservedState {
+pub(crate) fn state_of(word: &str) -> ObservedState {
     match word {
         "running" | "paused" | "restarting" | "stopping" => ObservedState::Running,
         "created" | "configured" | "initialized" => ObservedState::Created,
@@ -321,13 +356,36 @@ impl Runtime for DockerRuntime {
             }
             NetworkMode::Filtered => {}
         }
-        let _held = self.core.locks.lock(&spec.labels.lease).await;
+        let lease = &spec.labels.lease;
+        let _held = self.core.locks.lock(lease).await;
+        if self.core.is_unclaimed(lease).await? {
+            self.core.remove(lease).await?;
+            self.core.forget(lease);
+        }
         self.core.create(spec).await
     }
 
     async fn start(&self, lease: &LeaseId, key: &AgentKey) -> Result<(), RuntimeError> {
         let _held = self.core.locks.lock(lease).await;
         self.core.start(lease, key).await
+    }
+
+    async fn warm(&self, spec: &WarmSpec) -> Result<(), RuntimeError> {
+        let _held = self.core.locks.lock(&spec.lease).await;
+        self.core.make_ahead(spec).await
+    }
+
+    async fn claim(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        let _held = self.core.locks.lock(&spec.labels.lease).await;
+        self.core.give(spec).await
+    }
+
+    async fn remove_unclaimed(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
+        let _held = self.core.locks.lock(lease).await;
+        if self.core.remove_unclaimed(lease).await? {
+            self.core.forget(lease);
+        }
+        Ok(())
     }
 
     async fn stop(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
@@ -338,7 +396,7 @@ impl Runtime for DockerRuntime {
     async fn remove(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
         let _held = self.core.locks.lock(lease).await;
         self.core.remove(lease).await?;
-        self.core.with_live(|live| live.remove(lease));
+        self.core.forget(lease);
         Ok(())
     }
 

@@ -4,10 +4,13 @@
 //! ```text
 //! volume_root/.scratch/template/v1-<bytes>-<uid>.img    an empty disk, copied for each lease
 //! volume_root/.scratch/<lease>/record.json              whose it is; from birth
+//!                              warm                     it was made ahead and nobody has claimed it whole
 //!                              disk.img                 the disk
 //!                              disk/                    where it is mounted
 //!                              disk/{workspace,tmp}     what the sandbox sees
 //!                              read-only/<volume>       gVisor: views of volumes
+//!                              mnt/<volume>             made ahead: see `attach.rs`
+//! volume_root/.scratch/{unborn,gone}-<lease>            half a directory, of nobody
 //! ```
 //!
 //! It is mounted where the *engine* sees it: in the mount namespace of whoever listens on the
@@ -24,14 +27,14 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     thread,
 };
 
 use hotcell_runtime::{
-    Labels, NetworkMode, RuntimeError, VolumeMount,
+    NetworkMode, RuntimeError, VolumeMount,
     disk::{copy_sparse, make_tree},
 };
 use hotcell_types::{LeaseId, Resources, VolumeKind, limits};
@@ -41,11 +44,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fault::{self, if_there},
+    labels::Marks,
+    mounted::{is_mounted, last_mounted_beneath},
     tool,
 };
 
 /// Part of the templates' names; to be raised when they are made otherwise.
 const TEMPLATE_VERSION: u32 = 1;
+/// Names of directories that are not there whole, before the lease's.
+const HALVES: [&str; 2] = ["unborn-", "gone-"];
 /// One inode per this many bytes.
 const BYTES_PER_INODE: &str = "8192";
 
@@ -57,19 +64,31 @@ pub(crate) struct Scratch {
     /// The engine's process, whose mount namespace counts.
     engine_pid: Arc<AtomicU32>,
     bounded: bool,
+    /// Held while volumes are attached in a lease's directory and while one goes: work that nobody waits
+    /// for any more must not attach a volume to what is just being removed.
+    pub(crate) attaching: Arc<Mutex<()>>,
 }
 
 /// What stands in a lease's directory from its making on: all that a container is made of, but
 /// for the key of its agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    pub(crate) labels: Labels,
+    pub(crate) labels: Marks,
     /// What the engine calls the image.
     pub(crate) image: String,
     pub(crate) resources: Resources,
     pub(crate) scratch_bytes: u64,
     pub(crate) mounts: Vec<VolumeMount>,
     pub(crate) network: NetworkMode,
+}
+
+/// A lease that has a directory.
+pub(crate) struct Kept {
+    pub(crate) lease: LeaseId,
+    /// What its record says, when it can be read.
+    pub(crate) marks: Option<Marks>,
+    /// It was made ahead and nobody has claimed it whole.
+    pub(crate) unclaimed: bool,
 }
 
 /// One lease's directory.
@@ -92,6 +111,14 @@ impl Disk {
     pub(crate) fn tmp(&self) -> PathBuf {
         self.mount_point().join("tmp")
     }
+    /// The mark of what was made ahead.
+    pub(crate) fn warm(&self) -> PathBuf {
+        self.0.join("warm")
+    }
+    /// Beneath which one that was made ahead sees its volumes.
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.0.join("mnt")
+    }
 }
 
 impl Scratch {
@@ -106,8 +133,10 @@ impl Scratch {
             owner,
             engine_pid: Arc::new(AtomicU32::new(engine_pid)),
             bounded: true,
+            attaching: Arc::default(),
         };
         make_passable(&scratch.root)?;
+        scratch.remove_halves()?;
         let trouble = scratch.try_mount().err();
         scratch.bounded = trouble.is_none();
         Ok((scratch, trouble))
@@ -127,11 +156,61 @@ impl Scratch {
         Disk(self.root.join(lease.as_str()))
     }
 
+    /// Makes the directory of a sandbox that is nobody's: from its first appearance on it says so.
+    pub(crate) fn prepare_ahead(&self, record: &Record) -> Result<(), RuntimeError> {
+        let lease = &record.labels.lease;
+        let (unborn, disk) = (self.half("unborn-", lease), self.disk(lease));
+        if_there(fs::remove_dir_all(&unborn.0)).map_err(fault::at("remove", &unborn.0))?;
+        make_passable(&unborn.0)?;
+        write_whole(&unborn.record(), record)?;
+        fs::write(unborn.warm(), b"")
+            .and_then(|()| fs::rename(&unborn.0, &disk.0))
+            .map_err(fault::at("make a sandbox ahead", &disk.0))
+    }
+
+    /// Writes down what a sandbox is to be from now on.
+    pub(crate) fn write(&self, record: &Record) -> Result<(), RuntimeError> {
+        write_whole(&self.disk(&record.labels.lease).record(), record)
+    }
+
+    /// Whether a sandbox was made ahead and nobody has claimed it whole.
+    pub(crate) fn is_unclaimed(&self, lease: &LeaseId) -> bool {
+        let disk = self.disk(lease);
+        disk.warm().exists() || read_record(&disk).is_some_and(|record| record.labels.is_nobodys())
+    }
+
+    /// Whether a lease has a directory at all.
+    pub(crate) fn is_there(&self, lease: &LeaseId) -> bool {
+        self.disk(lease).0.exists()
+    }
+
+    fn half(&self, what: &str, lease: &LeaseId) -> Disk {
+        Disk(self.root.join(format!("{what}{lease}")))
+    }
+
+    /// What a kill left of directories that were being made or removed. Nothing is mounted in them.
+    fn remove_halves(&self) -> Result<(), RuntimeError> {
+        let remove = || -> io::Result<()> {
+            for entry in fs::read_dir(&self.root)? {
+                let entry = entry?;
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                if HALVES.iter().any(|half| name.starts_with(half)) {
+                    if_there(fs::remove_dir_all(entry.path()))?;
+                }
+            }
+            Ok(())
+        };
+        remove().map_err(fault::at("remove what is half made in", &self.root))
+    }
+
     /// Makes what is missing, and mounts it.
     pub(crate) fn prepare(&self, record: &Record) -> Result<Disk, RuntimeError> {
         let disk = self.disk(&record.labels.lease);
         room(&self.root)?;
-        make_passable(&disk.0)?;
+        if !record.labels.ahead {
+            make_passable(&disk.0)?;
+        }
         write_whole(&disk.record(), record)?;
         if self.bounded {
             let template = self.template(record.scratch_bytes)?;
@@ -187,30 +266,54 @@ impl Scratch {
 
     /// Removes all of it. Fine when there is nothing.
     pub(crate) fn remove(&self, lease: &LeaseId) -> Result<(), RuntimeError> {
-        let disk = self.disk(lease);
+        let (disk, gone) = (self.disk(lease), self.half("gone-", lease));
+        let remove_gone =
+            || if_there(fs::remove_dir_all(&gone.0)).map_err(fault::at("remove", &gone.0));
+        remove_gone()?;
         if !disk.0.exists() {
             return Ok(());
         }
-        // All of them, or the files of a volume would be removed with the directory.
-        self.at_the_engine(|| {
+        // All of them, or the files of a volume would be removed with the directory; here too, where
+        // a mount of the engine's may have come through.
+        let unmount_all = || -> io::Result<()> {
             while let Some(target) = last_mounted_beneath(&disk.0)? {
                 unmount(&target, UnmountFlags::DETACH)?;
             }
             Ok(())
-        })
-        .map_err(fault::at("unmount what is in", &disk.0))?;
-        if_there(fs::remove_dir_all(&disk.0)).map_err(fault::at("remove", &disk.0))
+        };
+        {
+            let _held = self
+                .attaching
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            self.at_the_engine(unmount_all)
+                .and_then(|()| unmount_all())
+                .map_err(fault::at("unmount what is in", &disk.0))?;
+            // At once, so that a kill does not leave one without its record or its mark.
+            if_there(fs::rename(&disk.0, &gone.0)).map_err(fault::at("remove", &disk.0))?;
+        }
+        remove_gone()
     }
 
-    /// Every lease that has a directory here, with its labels when they can be read.
-    pub(crate) fn list(&self) -> Result<Vec<(LeaseId, Option<Labels>)>, RuntimeError> {
+    /// Every lease that has a directory here.
+    pub(crate) fn list(&self) -> Result<Vec<Kept>, RuntimeError> {
         let read = || -> io::Result<_> {
             let mut found = Vec::new();
             for entry in fs::read_dir(&self.root)? {
                 let name = entry?.file_name();
                 if let Some(lease) = name.to_str().and_then(|name| name.parse::<LeaseId>().ok()) {
-                    let labels = read_record(&self.disk(&lease)).map(|record| record.labels);
-                    found.push((lease, labels));
+                    // The mark first: it goes when the record is whole.
+                    let is_marked = self.disk(&lease).warm().exists();
+                    let marks = read_record(&self.disk(&lease)).map(|record| record.labels);
+                    let unclaimed = is_marked || marks.as_ref().is_some_and(Marks::is_nobodys);
+                    // One that was just removed has neither.
+                    if self.is_there(&lease) {
+                        found.push(Kept {
+                            lease,
+                            marks,
+                            unclaimed,
+                        });
+                    }
                 }
             }
             Ok(found)
@@ -293,7 +396,7 @@ impl Scratch {
     }
 
     /// The engine's mount namespace; `None` when it is ours.
-    fn engine_mounts(&self) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn engine_mounts(&self) -> io::Result<Option<OwnedFd>> {
         let file = File::open(format!(
             "/proc/{}/ns/mnt",
             self.engine_pid.load(Ordering::Relaxed)
@@ -361,28 +464,6 @@ pub(crate) fn make_passable(path: &Path) -> Result<(), RuntimeError> {
         .map_err(fault::at("make a directory", path))
 }
 
-/// Whether something is mounted there, in the calling thread's namespace.
-pub(crate) fn is_mounted(target: &Path) -> io::Result<bool> {
-    Ok(last_mounted_beneath(target)?.is_some_and(|found| found == target))
-}
-
-/// The latest mount that is there or beneath, in the calling thread's namespace.
-fn last_mounted_beneath(target: &Path) -> io::Result<Option<PathBuf>> {
-    Ok(mounts()?
-        .into_iter()
-        .rfind(|mounted| mounted.starts_with(target)))
-}
-
-/// Every mount in the calling thread's namespace, in their order.
-pub(crate) fn mounts() -> io::Result<Vec<PathBuf>> {
-    let mut table = String::new();
-    File::open("/proc/thread-self/mountinfo")?
-        .take(limits::MAX_ENGINE_FILE_BYTES)
-        .read_to_string(&mut table)?;
-    let mounted = table.lines().filter_map(|line| line.split(' ').nth(4));
-    Ok(mounted.map(PathBuf::from).collect())
-}
-
 fn read_record(disk: &Disk) -> Option<Record> {
     let mut bytes = Vec::new();
     File::open(disk.record())
@@ -400,15 +481,4 @@ fn write_whole(path: &Path, record: &Record) -> Result<(), RuntimeError> {
     fs::write(&part, text)
         .and_then(|()| fs::rename(&part, path))
         .map_err(fault::at("write", path))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mounts_are_seen() {
-        assert!(is_mounted(Path::new("/proc")).unwrap());
-        assert!(!is_mounted(Path::new("/proc/self")).unwrap());
-    }
 }

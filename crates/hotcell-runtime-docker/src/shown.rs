@@ -15,7 +15,8 @@ use rustix::{
 
 use crate::{
     fault,
-    scratch::{Scratch, is_mounted, mounts},
+    mounted::{is_mounted, mounts},
+    scratch::Scratch,
 };
 
 impl Scratch {
@@ -55,9 +56,9 @@ impl Scratch {
             return Ok(());
         }
         let mut used = BTreeSet::new();
-        for (lease, _) in self.list()? {
+        for kept in self.list()? {
             // One that cannot be read may be anybody's: then nothing is taken away.
-            let Ok(Some(record)) = self.record(&lease) else {
+            let Ok(Some(record)) = self.record(&kept.lease) else {
                 return Ok(());
             };
             used.extend(record.mounts.into_iter().map(|mount| mount.host_path));

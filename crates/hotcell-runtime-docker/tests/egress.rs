@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Case, Cell, Rig};
+use common::{Case, Cell, Rig, ahead};
 use hotcell_egress::firewall::Firewall;
 use hotcell_runtime::{NetworkMode, ObservedState, Runtime, RuntimeError, SandboxSpec};
 use hotcell_testkit::{
@@ -58,6 +58,7 @@ fn on_stage(case: Case) {
         Box::pin(names_are_the_filters(&internet, &rig)).await;
         Box::pin(nothing_inside_is_reached(&internet, &rig)).await;
         Box::pin(a_restart_keeps_the_filter(&internet, &rig)).await;
+        Box::pin(one_made_ahead_waits_for_its_filter(&internet, &rig)).await;
         rig.end().await;
         let links = internet.run_on_host("ip", &["-br", "link"]);
         assert!(!links.contains("hcu-"), "{links}");
@@ -238,6 +239,30 @@ async fn a_restart_keeps_the_filter(internet: &Internet, rig: &Rig) {
     assert_eq!((site.v4, &site.way_out), (before.v4, &before.way_out));
     let sandbox = other.sandbox(&cell.lease, &cell.key).unwrap();
     sandbox.ready(5_000).await.unwrap();
+    only(&cell, &open, &closed).await;
+    rig.runtime.remove(&cell.lease).await.unwrap();
+}
+
+/// What is nobody's has a way out from its birth: nothing passes there before a filter stands.
+async fn one_made_ahead_waits_for_its_filter(internet: &Internet, rig: &Rig) {
+    let (spec, lease, key) = filtered(rig);
+    rig.runtime.warm(&ahead(&spec)).await.unwrap();
+    let cell = rig.enter(spec, lease, key).await;
+    let open: [Probe<'_>; 2] = [("tcp", "203.0.113.77", 80), ("udp", "203.0.113.77", 9999)];
+    let before = internet.arrived();
+    assert_eq!(probe(&cell, &open).await, [false; 2], "it is nobody's");
+    rig.runtime.claim(&cell.spec).await.unwrap();
+    assert_eq!(probe(&cell, &open).await, [false; 2], "it is claimed");
+    assert_eq!(internet.arrived(), before);
+    let site = rig.runtime.filter_site(&cell.lease).await.unwrap();
+    let guard = Guard::open(internet, &site).await;
+    let rules = policy("deny", &["allow 203.0.113.77"]);
+    let _filter = guard.admit(&cell.lease, &site, rules).await;
+    let closed = [("tcp", "203.0.113.6", 80), ("tcp", "169.254.169.254", 80)];
+    only(&cell, &open, &closed).await;
+    // It keeps it over a stop, as any other.
+    rig.runtime.stop(&cell.lease).await.unwrap();
+    let cell = rig.start_again(cell.spec, cell.lease, cell.key).await;
     only(&cell, &open, &closed).await;
     rig.runtime.remove(&cell.lease).await.unwrap();
 }

@@ -321,11 +321,6 @@ impl File {
         }
         let runtime = self.runtime.check()?;
         let profile = self.profile.check()?;
-        if profile.warm_pool > 0 && !matches!(runtime.engine, EngineChoice::Embedded(_)) {
-            let problem = "is for runtime.kind = 'embedded': container engines give no way to attach the \
-                           volumes of a chat to a container that runs";
-            return Err(value("profile.warm_pool", problem));
-        }
         if profile.warm_pool > max_sandboxes {
             let problem = format!("must not be more than limits.max_sandboxes ({max_sandboxes})");
             return Err(value("profile.warm_pool", problem));
@@ -469,10 +464,6 @@ mod tests {
             ("[runtime]\nimage = '../x'", "runtime.image"),
             (
                 "[profile]\nwarm_pool = 2\n[limits]\nmax_sandboxes = 1",
-                "warm_pool",
-            ),
-            (
-                "[profile]\nwarm_pool = 1\n[runtime]\nkind = 'docker'\nimage = 'sha256:0000000000000000000000000000000000000000000000000000000000000000'",
                 "warm_pool",
             ),
             ("listen = 'here'", "listen"),

@@ -396,6 +396,7 @@ fn open_runtime(config: &Config, deps: &Deps, installation: InstallationId) -> O
                     ImageChoice::Exactly(image) => [image.clone()].into(),
                     ImageChoice::Named(_) => BTreeSet::new(),
                 },
+                warm_pool: config.profile.warm_pool > 0,
                 run_dir: config.run_dir.join("containers"),
                 clock: Arc::clone(&deps.clock),
                 ids: Arc::clone(&deps.ids),

@@ -23,7 +23,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use hotcell_agent_proto::{Command, ExecExit, ExecRequest};
 use hotcell_runtime::{
     ExecEvent, ImageRef, Labels, NetworkMode, Observed, ObservedState, OutputStream, Runtime,
-    Sandbox, SandboxError, SandboxSpec, VolumeMount,
+    Sandbox, SandboxError, SandboxSpec, VolumeMount, WarmSpec,
 };
 use hotcell_runtime_docker::{DockerConfig, DockerRuntime, EngineKind};
 pub(crate) use hotcell_testkit::{RealClock, RealIds, given};
@@ -242,6 +242,7 @@ impl Rig {
             agent_binary: given("HOTCELL_TEST_AGENT"),
             installation: InstallationId::from_bits(RealIds.bits()),
             images: BTreeSet::from([image.clone()]),
+            warm_pool: false,
             run_dir: run.path().to_owned(),
             clock: Arc::new(RealClock),
             ids: Arc::new(RealIds),
@@ -299,7 +300,7 @@ impl Rig {
     }
 
     /// Our mounts, and the ones that the engine sees.
-    fn mount_tables(&self) -> Vec<String> {
+    pub(crate) fn mount_tables(&self) -> Vec<String> {
         let own = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let stream = std::os::unix::net::UnixStream::connect(self.config.socket.as_str()).unwrap();
         let peer = rustix::net::sockopt::socket_peercred(&stream).unwrap().pid;
@@ -383,6 +384,11 @@ impl Rig {
         key: AgentKey,
     ) -> Cell {
         self.runtime.start(&lease, &key).await.unwrap();
+        self.enter(spec, lease, key).await
+    }
+
+    /// One that runs, when it is ready.
+    pub(crate) async fn enter(&self, spec: SandboxSpec, lease: LeaseId, key: AgentKey) -> Cell {
         let sandbox = self.runtime.sandbox(&lease, &key).unwrap();
         sandbox.ready(30_000).await.unwrap();
         Cell {
@@ -400,6 +406,19 @@ impl Rig {
 
     pub(crate) async fn state(&self, lease: &LeaseId) -> Option<ObservedState> {
         self.observed(lease).await.map(|observed| observed.state)
+    }
+}
+
+/// The same, to be made before it is anybody's.
+pub(crate) fn ahead(spec: &SandboxSpec) -> WarmSpec {
+    WarmSpec {
+        installation: spec.labels.installation.clone(),
+        lease: spec.labels.lease.clone(),
+        image: spec.image.clone(),
+        resources: spec.resources,
+        scratch_bytes: spec.scratch_bytes,
+        network: spec.network,
+        agent_key: spec.agent_key.clone(),
     }
 }
 

@@ -23,6 +23,7 @@ mod questions;
 mod stage;
 mod supply;
 mod times;
+mod warm;
 
 /// Makes one test of each function of a module for each engine.
 #[macro_export]

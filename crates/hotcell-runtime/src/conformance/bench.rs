@@ -329,8 +329,13 @@ impl Bench {
 
     /// Starts what was created and waits until it is ready.
     pub(crate) async fn start(&self, spec: SandboxSpec, key: AgentKey) -> Result<Cell, Fault> {
+        self.runtime.start(&spec.labels.lease, &key).await?;
+        self.enter(spec, key).await
+    }
+
+    /// Waits until one that runs is ready.
+    pub(crate) async fn enter(&self, spec: SandboxSpec, key: AgentKey) -> Result<Cell, Fault> {
         let lease = spec.labels.lease.clone();
-        self.runtime.start(&lease, &key).await?;
         let sandbox = self.runtime.sandbox(&lease, &key)?;
         let health = sandbox.ready(READY_TIMEOUT_MS).await?;
         Ok(Cell {

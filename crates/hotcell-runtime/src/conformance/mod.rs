@@ -23,6 +23,7 @@ mod processes;
 mod report;
 mod shell;
 mod volumes;
+mod warm;
 
 use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
@@ -174,7 +175,7 @@ macro_rules! checks {
 }
 pub(crate) use checks;
 
-const AREAS: [&[Check]; 11] = [
+const AREAS: [&[Check]; 12] = [
     lifecycle::CHECKS,
     isolation::CHECKS,
     network::CHECKS,
@@ -186,6 +187,7 @@ const AREAS: [&[Check]; 11] = [
     files::CHECKS,
     volumes::CHECKS,
     pressure::CHECKS,
+    warm::CHECKS,
 ];
 
 /// Runs every check that `env` asks for, one after the other, and removes what they made.

@@ -297,8 +297,15 @@ impl Runtime for FakeRuntime {
                 return Err(error);
             }
             let unit = Arc::new(Unit::ahead(spec));
+            let mut units = lock(&self.inner.units);
+            if units.contains_key(lease) {
+                return Err(RuntimeError::Failed {
+                    action: "make a sandbox ahead",
+                    reason: "it is there already".into(),
+                });
+            }
             unit.start(&spec.agent_key);
-            lock(&self.inner.units).insert(lease.clone(), unit);
+            units.insert(lease.clone(), unit);
             Ok(())
         })
         .await

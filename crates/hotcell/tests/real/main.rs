@@ -23,6 +23,8 @@ mod stub;
 mod swept;
 mod volumes;
 mod warm;
+mod warm_filtered;
+mod warm_kills;
 
 use std::{
     env,

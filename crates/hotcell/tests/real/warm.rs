@@ -6,26 +6,35 @@ use hotcell_testkit::{Client, Footprint, Site, wait_for, wait_until};
 use http::Method;
 use serde_json::Value;
 
-use super::{bash, chat_path, end, on_both_engines, site_with};
+use super::{
+    bash, chat_path, end, engines::ContainerEngine, on_runtimes, runtime_table, site_with,
+};
 
-on_both_engines!(
-    a_first_call_on_a_warm_daemon_sees_its_uploads,
-    a_killed_daemons_pool_is_removed_by_the_next
+on_runtimes!(
+    runsc runc docker docker_runsc podman podman_runsc: (
+        a_first_call_on_a_warm_daemon_sees_its_uploads,
+        a_claimed_sandbox_sleeps_and_wakes_with_its_volumes,
+        a_killed_daemons_pool_is_removed_by_the_next
+    )
 );
+on_runtimes!(podman_rootless: (a_pool_that_cannot_be_is_refused_with_the_reason));
 
-fn warm_site(oci_runtime: &str) -> Site {
+fn warm_site(runtime: &str) -> Site {
+    let table = runtime_table(runtime);
     site_with(&format!(
-        "kind = \"embedded\"\noci_runtime = \"{oci_runtime}\"\nimage = \"base\"\n[profile]\nwarm_pool = 1"
+        "{table}\n[profile]\nwarm_pool = 1\n[limits]\nidle_timeout_ms = 2000"
     ))
 }
 
 /// The leases that have a directory; those of the pool say so.
-fn leases(site: &Site) -> (Vec<String>, Vec<String>) {
+pub(crate) fn leases(site: &Site) -> (Vec<String>, Vec<String>) {
     let (mut claimed, mut warm) = (Vec::new(), Vec::new());
-    for entry in fs::read_dir(site.dir().join("state/sandboxes")).unwrap() {
+    let places = ["state/sandboxes", "state/volumes/.scratch"].into_iter();
+    let entries = places.filter_map(|place| fs::read_dir(site.dir().join(place)).ok());
+    for entry in entries.flatten() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if name.starts_with('.') {
+        if !name.starts_with("ls_") {
             continue;
         }
         if path.join("warm").exists() {
@@ -37,7 +46,8 @@ fn leases(site: &Site) -> (Vec<String>, Vec<String>) {
     (claimed, warm)
 }
 
-async fn ready(operator: &Client, site: &Site) -> String {
+/// Waits until the pool is full, and says which lease is in it.
+pub(crate) async fn ready(operator: &Client, site: &Site) -> String {
     wait_for("the pool", async || {
         let listed: Value = operator.get("/v1/admin/profiles").await.expect(200).json();
         let warm = &listed["profiles"][0]["warm"];
@@ -50,14 +60,25 @@ async fn ready(operator: &Client, site: &Site) -> String {
     warm[0].clone()
 }
 
+/// Nothing of these leases is on the host or in the engine.
+pub(crate) fn assert_gone(site: &Site, runtime: &str, gone: &[&str]) {
+    assert_eq!(site.footprint(), Footprint::default());
+    assert_eq!(leases(site), (Vec::new(), Vec::new()));
+    if let Some(engine) = ContainerEngine::named(runtime) {
+        for lease in gone {
+            assert_eq!(engine.containers(lease), "", "{lease}");
+        }
+    }
+}
+
 async fn upload(client: &Client, chat: &str, name: &str, text: &'static str) {
     let target = chat_path(chat, &format!("uploads/{name}?user=u&role=editor"));
     let uploaded = client.request(Method::PUT, &target, &[], text).await;
     assert!(uploaded.status.is_success(), "{:?}", uploaded.body);
 }
 
-async fn a_first_call_on_a_warm_daemon_sees_its_uploads(oci_runtime: &str) {
-    let site = warm_site(oci_runtime);
+async fn a_first_call_on_a_warm_daemon_sees_its_uploads(runtime: &str) {
+    let site = warm_site(runtime);
     let daemon = site.start();
     let client = daemon.operator.switch_on().await;
     let lease = ready(&daemon.operator, &site).await;
@@ -102,13 +123,70 @@ async fn a_first_call_on_a_warm_daemon_sees_its_uploads(oci_runtime: &str) {
     end(&client, "c").await;
     let target = format!("{}?user=v&role=editor", chat_path("d", "lease"));
     let _ = client.delete(&target).await.expect(200);
+    wait_until("the leases to go", || leases(&site).0.is_empty()).await;
     // A daemon that stops takes its pool along.
+    let last = ready(&daemon.operator, &site).await;
     daemon.stop();
-    assert_eq!(site.footprint(), Footprint::default());
+    assert_gone(&site, runtime, &[&lease, &other, &last]);
 }
 
-async fn a_killed_daemons_pool_is_removed_by_the_next(oci_runtime: &str) {
-    let site = warm_site(oci_runtime);
+/// What a claimed one is shown comes back with it, and no writable way to what it may only read.
+async fn a_claimed_sandbox_sleeps_and_wakes_with_its_volumes(runtime: &str) {
+    let site = warm_site(runtime);
+    let daemon = site.start();
+    let client = daemon.operator.switch_on().await;
+    let lease = ready(&daemon.operator, &site).await;
+    upload(&client, "c", "a.txt", "mine\n").await;
+    let write = "echo kept > /workspace/f; echo own > /mnt/user-data/f";
+    let first = bash(&client, "c", write).await;
+    assert_eq!(first["lease"]["id"], lease.as_str(), "{first}");
+    for turn in 0..2 {
+        wait_for("the sandbox to be idle", async || {
+            let target = format!("{}?user=u&role=editor", chat_path("c", "lease"));
+            let shown = client.get(&target).await.expect(200).json();
+            (shown["lease"]["state"] == "idle").then_some(())
+        })
+        .await;
+        // Uploaded while it sleeps.
+        upload(&client, "c", "b.txt", "later\n").await;
+        let woken = bash(
+            &client,
+            "c",
+            "cat /workspace/f /mnt/user-data/f /mnt/uploaded-files/*; \
+             (: > /mnt/uploaded-files/a.txt) 2>/dev/null || echo closed; \
+             touch /mnt/skills/x 2>/dev/null || echo closed",
+        )
+        .await;
+        let expected = "kept\nown\nmine\nlater\nclosed\nclosed\n";
+        assert_eq!(woken["stdout"], expected, "{turn}: {woken}");
+        assert_eq!(woken["lease"]["id"], lease.as_str(), "{turn}");
+    }
+    end(&client, "c").await;
+    wait_until("the lease to go", || leases(&site).0.is_empty()).await;
+    daemon.stop();
+    assert_gone(&site, runtime, &[&lease]);
+}
+
+/// A daemon that cannot have a pool does not seem to have one: it says what is wrong where it is asked.
+async fn a_pool_that_cannot_be_is_refused_with_the_reason(runtime: &str) {
+    let site = warm_site(runtime);
+    let daemon = site.start();
+    let listed = wait_for("the profile to be refused", async || {
+        let listed: Value = daemon
+            .operator
+            .get("/v1/admin/profiles")
+            .await
+            .expect(200)
+            .json();
+        (listed.to_string().contains("warm pool")).then_some(listed)
+    })
+    .await;
+    assert!(listed.to_string().contains("rootless"), "{listed}");
+    daemon.stop();
+}
+
+async fn a_killed_daemons_pool_is_removed_by_the_next(runtime: &str) {
+    let site = warm_site(runtime);
     let daemon = site.start();
     let client = daemon.operator.switch_on().await;
     let first = ready(&daemon.operator, &site).await;
@@ -146,7 +224,9 @@ async fn a_killed_daemons_pool_is_removed_by_the_next(oci_runtime: &str) {
         listed["profiles"][0]["unknown_sandboxes"],
         serde_json::json!([])
     );
+    let last = ready(&daemon.operator, &site).await;
     end(&client, "c").await;
+    wait_until("the lease to go", || leases(&site).0.is_empty()).await;
     daemon.stop();
-    assert_eq!(site.footprint(), Footprint::default());
+    assert_gone(&site, runtime, &[&first, &left, &last]);
 }
