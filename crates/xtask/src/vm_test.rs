@@ -94,7 +94,9 @@ fn guest(directory: &Path) -> Result<PathBuf> {
     let guest = shell::target().join("vm").join(format!("guest-{hash}"));
     if !guest.join("root.img").exists() {
         step("building the guest (a few minutes, once)");
-        shell::quiet(shell::limited(1_800, "bash").arg(script).arg(&guest))?;
+        let mut command = shell::limited(1_800, "bash");
+        command.arg(script).arg(&guest).arg(provision::mirror()?);
+        shell::quiet(&mut command)?;
     }
     Ok(guest)
 }
