@@ -2,22 +2,14 @@
 # Guests: machine, peer. They are neighbours on eth1; the peer is the internet.
 start_all()
 OPEN, CLOSED = "203.0.113.2", "203.0.113.3"
-machine.succeed("ip link set eth1 up", "ip addr add 203.0.113.1/24 dev eth1", "sysctl -w net.ipv4.ip_forward=1")
-peer.succeed("ip link set eth1 up", f"ip addr add {OPEN}/24 dev eth1", f"ip addr add {CLOSED}/24 dev eth1")
-
-
-def listen(host: Any, words: str) -> None:
-    """Starts the service with more in its environment."""
-    host.succeed(
-        "mkdir -p /run/systemd/system/hotcell.service.d",
-        f"printf '[Service]\\n{words}\\n' > /run/systemd/system/hotcell.service.d/test.conf",
-        "systemctl daemon-reload",
-        "systemctl restart hotcell.service",
-    )
-
+for host in machines:
+    # Its driver comes a little later than the shell.
+    host.wait_until_succeeds("ip link set eth1 up")
+machine.succeed("ip addr add 203.0.113.1/24 dev eth1", "sysctl -w net.ipv4.ip_forward=1")
+peer.succeed(f"ip addr add {OPEN}/24 dev eth1", f"ip addr add {CLOSED}/24 dev eth1")
 
 # What the peer serves is hotcell, on all its addresses; it answers names with the open one.
-listen(peer, "Environment=HOTCELL_LISTEN=0.0.0.0:80")
+restart_with(peer, "Environment=HOTCELL_LISTEN=0.0.0.0:80")
 peer.wait_until_succeeds("curl -sf -o /dev/null http://127.0.0.1/healthz", timeout=300)
 peer.succeed(
     "systemctl stop systemd-resolved.service || true",
@@ -26,24 +18,9 @@ peer.succeed(
 )
 machine.wait_until_succeeds(f"curl -sf -o /dev/null http://{CLOSED}/healthz", timeout=120)
 
-machine.succeed(
-    "cp --no-preserve=mode /etc/hotcell/hotcell.toml /run/hotcell-test.toml",
-    "! grep -q '^.runtime' /run/hotcell-test.toml || sed -i '/^.runtime.$/,/^$/d' /run/hotcell-test.toml",
-    f"printf '\\n[runtime]\\nnetwork = \"filtered\"\\ndns_upstreams = [\"{OPEN}\"]\\n' >> /run/hotcell-test.toml",
-    "hotcell check-config --offline /run/hotcell-test.toml >&2",
-)
-program = machine.succeed("command -v hotcell").strip()
-listen(machine, f"ExecStart=\\nExecStart={program} serve --config /run/hotcell-test.toml")
+restart_on(['network = "filtered"', f'dns_upstreams = ["{OPEN}"]'])
 serves()
 backend = Backend()
-
-
-def policy(document: dict[str, Any]) -> None:
-    body = shlex.quote(json.dumps(document))
-    machine.succeed(
-        "curl -sf --unix-socket /run/hotcell/admin.sock -X PUT -H 'Content-Type: application/json' "
-        f"--data {body} http://h/v1/admin/organizations/acme/network-policy"
-    )
 
 
 def starts(chat: str) -> None:
@@ -54,7 +31,8 @@ def starts(chat: str) -> None:
 
 def reaches(host: str, chat: str) -> bool:
     ask = f"exec 3<>/dev/tcp/{host}/80 && printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3 && head -n 1 <&3"
-    result = backend.post(chat, "bash", {"command": f"bash -c {shlex.quote(ask)}", "timeout_ms": 40000})
+    # Ended in there: what is denied is dropped, and no limit of the daemon's should be what counts.
+    result = backend.bash(f"timeout -k 1 30 bash -c {shlex.quote(ask)}", chat)
     return result["exit_code"] == 0 and "200" in result["stdout"]
 
 
