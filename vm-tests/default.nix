@@ -28,6 +28,8 @@ let
         services.hotcell = {
           enable = true;
           images.base = pkgs.hotcellPackages.image-base.tar;
+          # Beside what its settings ask for: the test changes those in the guest.
+          runtimes.podman.enable = name == "podman";
         };
         environment.systemPackages = [
           pkgs.curl

@@ -3,6 +3,8 @@ machine.start()
 serves()
 backend = Backend()
 backend.says("echo before > /mnt/user-data/note")
+# What a volume has not yet put onto the disk is lost when that is full, as by a power cut.
+machine.succeed("sync")
 upload = "/v1/workspaces/w1/chats/c1/uploads/big?user=u1&role=editor"
 machine.succeed("fallocate -l $(($(stat -f -c '%a * %S' /var/lib/hotcell) - (1 << 20))) /var/lib/hotcell/filler")
 machine.execute("dd if=/dev/zero of=/var/lib/hotcell/filler2 bs=4k 2>/dev/null; sync")

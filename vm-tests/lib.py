@@ -22,6 +22,28 @@ def serves(timeout: int = 300) -> None:
     machine.wait_until_succeeds(f"curl -sf -o /dev/null {URL}/readyz", timeout=timeout)
 
 
+def restart_with(host: Any, words: str) -> None:
+    """Restarts the service of a host with more lines in `[Service]`."""
+    host.succeed(
+        "mkdir -p /run/systemd/system/hotcell.service.d",
+        f"printf '[Service]\\n{words}\\n' > /run/systemd/system/hotcell.service.d/test.conf",
+        "systemctl daemon-reload",
+        "systemctl restart hotcell.service",
+    )
+
+
+def restart_on(runtime: list[str]) -> None:
+    """Restarts the service with its configuration but for the table `[runtime]`, which is then this."""
+    machine.succeed(
+        # What is not a setting stays, and so does every other table.
+        "awk '/^\\[/ { skip = /^\\[runtime\\]/ } !skip' /etc/hotcell/hotcell.toml > /run/hotcell-test.toml",
+        f"printf '%s\\n' '[runtime]' {shlex.join(runtime)} >> /run/hotcell-test.toml",
+        "hotcell check-config --offline /run/hotcell-test.toml >&2",
+    )
+    program = machine.succeed("command -v hotcell").strip()
+    restart_with(machine, f"ExecStart=\\nExecStart={program} serve --config /run/hotcell-test.toml")
+
+
 class Backend:
     """A chat backend with a credential of its own."""
 
@@ -80,6 +102,15 @@ class Backend:
         result = self.bash(command, chat)
         assert result["exit_code"] == 0, f"{command}: {result}"
         return str(result["stdout"]).strip()
+
+
+def policy(document: dict[str, Any]) -> None:
+    """What the sandboxes of the organization `acme` may reach from now on."""
+    body = shlex.quote(json.dumps(document))
+    machine.succeed(
+        "curl -sf --unix-socket /run/hotcell/admin.sock -X PUT -H 'Content-Type: application/json' "
+        f"--data {body} http://h/v1/admin/organizations/acme/network-policy"
+    )
 
 
 def main_pid() -> str:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# guest.sh DIR: the guest that stands for a plain host: root.img, vmlinuz, initrd. Once; needs root and mmdebstrap.
+# guest.sh DIR MIRROR: the guest that stands for a plain host: root.img, vmlinuz, initrd. Once; needs root and mmdebstrap.
 #
 # A guest has what a Debian host has that runs hotcell, a kernel, and a root shell on a virtio port for the driver.
 # hotcell itself comes on a second disk, so that the guest stays as it is when hotcell changes.
@@ -8,8 +8,8 @@ out=$1
 root=$out/root
 suite=trixie
 mkdir -p "$out"
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | awk '!/security/ && !f {print; f=1}')
-packages=systemd-sysv,dbus,udev,kmod,linux-image-cloud-amd64,runsc,runc,e2fsprogs,util-linux,mount,iproute2,nftables,curl,ca-certificates,procps,busybox-static,dnsmasq-base
+mirror=$2
+packages=systemd-sysv,dbus,udev,kmod,linux-image-cloud-amd64,runsc,runc,e2fsprogs,util-linux,mount,iproute2,nftables,curl,ca-certificates,procps,busybox-static,dnsmasq-base,podman
 if [ ! -e "$root/sbin/init" ]; then
   rm -rf "$root"
   mmdebstrap --quiet --mode=root --variant=minbase --format=directory --include="$packages" \
@@ -30,9 +30,12 @@ mkdir -p "$etc/systemd/system/multi-user.target.wants"
 ln -sf /usr/lib/systemd/system/systemd-networkd.service "$etc/systemd/system/multi-user.target.wants/systemd-networkd.service"
 for unit in apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
   dpkg-db-backup.timer systemd-networkd-wait-online.service getty@tty1.service serial-getty@ttyS0.service \
-  systemd-tpm2-setup.service systemd-tpm2-setup-early.service; do
+  systemd-tpm2-setup.service systemd-tpm2-setup-early.service podman-restart.service \
+  podman-auto-update.timer podman-clean-transient.service; do
   ln -sf /dev/null "$etc/systemd/system/$unit"
 done
+# The engine is there, and does nothing until a test starts its socket.
+rm -f "$etc"/systemd/system/*.wants/podman*
 cat > "$etc/systemd/system/backdoor.service" <<'U'
 [Unit]
 Description=root shell for the test driver

@@ -6,7 +6,7 @@ trap 'rm -rf "$root"' EXIT
 mkdir -p "$root"/{bin,usr/bin,lib,lib64,etc,tmp,proc,sys,dev,workspace,mnt/skills,mnt/uploaded-files,mnt/user-data,mnt/workspace-data,.hotcell}
 echo 'root:x:0:0::/:/bin/bash' > "$root/etc/passwd"
 echo 'root:x:0:' > "$root/etc/group"
-for program in bash cat ls sort sleep env echo true false mkdir rm cp mv ln id wc head tail sh; do
+for program in bash cat ls sort sleep env echo true false mkdir rm cp mv ln id wc head tail timeout sh; do
   file=$(readlink -f "$(type -P "$program")")
   cp "$file" "$root/bin/$program"
   ldd "$file" | grep -o '/[^ ]*' | while read -r library; do

@@ -160,8 +160,9 @@ impl Plan {
                 cpu_millis: 100,
                 pids: limits::HOLDER_PIDS,
             },
-            command: vec!["/usr/bin/sleep".into(), "infinity".into()],
-            environment: Vec::new(),
+            // Wherever the image has it: some have it in /bin alone.
+            command: vec!["sleep".into(), "infinity".into()],
+            environment: vec!["PATH=/usr/bin:/bin".into()],
             binds: Vec::new(),
             network: Network::None,
             oci_runtime: None,

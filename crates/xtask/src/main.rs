@@ -9,6 +9,7 @@
 
 mod agent;
 mod bench;
+mod capabilities;
 mod cases;
 mod daemon;
 mod demo;

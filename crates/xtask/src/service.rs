@@ -4,10 +4,13 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell::{self, step};
+use crate::{
+    capabilities,
+    shell::{self, step},
+};
 
-const UNIT: &str = "nixos/hotcell.service";
-const RECORD: &str = "docs/operating/hardening.md";
+pub(crate) const UNIT: &str = "nixos/hotcell.service";
+pub(crate) const RECORD: &str = "docs/operating/hardening.md";
 const RECORD_BEGIN: &str = "<!-- exposure: ";
 const COUNTED_BEGIN: &str = "<!-- counted: begin -->\n```text\n";
 const COUNTED_END: &str = "```";
@@ -15,18 +18,24 @@ const COUNTED_END: &str = "```";
 /// Checks what this machine has the tools for, and says what it has not.
 pub(crate) fn check() -> Result<()> {
     step("the unit and the Nix files");
+    let (unit, record) = (read(UNIT)?, read(RECORD)?);
+    let count = capabilities::judge(&unit, &record).context(UNIT)?;
+    println!("{count} capabilities, each with its reason");
     if shell::has("systemd-analyze") {
-        verify()?;
-        exposure()?;
+        verify(&unit)?;
+        exposure(&unit, &record)?;
     } else {
         println!("NOT checked: the unit; systemd-analyze is not here");
     }
     nix()
 }
 
+fn read(path: &'static str) -> Result<String> {
+    std::fs::read_to_string(shell::root().join(path)).context(path)
+}
+
 /// systemd must understand every line.
-fn verify() -> Result<()> {
-    let text = std::fs::read_to_string(shell::root().join(UNIT)).context(UNIT)?;
+fn verify(text: &str) -> Result<()> {
     // The program is not installed here.
     let (_directory, path) = placed(&text.replace("/usr/local/bin/hotcell", "/bin/true"))?;
     let mut command = shell::limited(60, "sh");
@@ -53,10 +62,8 @@ fn placed(text: &str) -> Result<(tempfile::TempDir, PathBuf)> {
 }
 
 /// What the service is exposed to must not grow unseen.
-fn exposure() -> Result<()> {
-    let text = std::fs::read_to_string(shell::root().join(UNIT)).context(UNIT)?;
-    let record = std::fs::read_to_string(shell::root().join(RECORD)).context(RECORD)?;
-    let now = judge(&text, &record)?;
+fn exposure(text: &str, record: &str) -> Result<()> {
+    let now = judge(text, record)?;
     println!("exposure {now}, as recorded");
     Ok(())
 }

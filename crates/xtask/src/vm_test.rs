@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// Only list them, with what they show.
     #[arg(long)]
     list: bool,
+    /// Put a daemon without optimizations onto the guests: what `cargo xtask test` has built anyway.
+    #[arg(long)]
+    debug: bool,
 }
 
 /// Runs them; fails when one did.
@@ -54,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     provision::ensure()?;
     provision::ensure_qemu()?;
     let guest = guest(&directory)?;
-    let payload = payload(&directory)?;
+    let payload = payload(&directory, options.debug)?;
     step(&format!("{} tests in guests", names.len()));
     let limit = TEST_LIMIT_SECONDS.saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
     let mut command = shell::limited(limit, provision::SYSTEM_PYTHON);
@@ -94,29 +97,28 @@ fn guest(directory: &Path) -> Result<PathBuf> {
     let guest = shell::target().join("vm").join(format!("guest-{hash}"));
     if !guest.join("root.img").exists() {
         step("building the guest (a few minutes, once)");
-        shell::quiet(shell::limited(1_800, "bash").arg(script).arg(&guest))?;
+        let mut command = shell::limited(1_800, "bash");
+        command.arg(script).arg(&guest).arg(provision::mirror()?);
+        shell::quiet(&mut command)?;
     }
     Ok(guest)
 }
 
 /// What is installed on the guest.
-fn payload(directory: &Path) -> Result<PathBuf> {
+fn payload(directory: &Path, debug: bool) -> Result<PathBuf> {
     step("building what goes onto the guests");
-    shell::run(shell::cargo(3_400).args([
-        "build",
-        "--quiet",
-        "--locked",
-        "--release",
-        "-p",
-        "hotcell",
-    ]))?;
+    let mut build = shell::cargo(3_400);
+    build.args(["build", "--quiet", "--locked", "-p", "hotcell"]);
+    if !debug {
+        build.arg("--release");
+    }
+    shell::run(&mut build)?;
+    let built = if debug { "debug" } else { "release" };
     let agent = agent::build()?;
     let payload = shell::target().join("vm/payload");
     fs::create_dir_all(&payload)?;
-    fs::copy(
-        shell::target().join("release/hotcell"),
-        payload.join("hotcell"),
-    )?;
+    let hotcell = shell::target().join(built).join("hotcell");
+    fs::copy(hotcell, payload.join("hotcell"))?;
     fs::copy(agent, payload.join("hotcell-agent"))?;
     shell::quiet(
         shell::limited(120, "bash")

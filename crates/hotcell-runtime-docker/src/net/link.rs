@@ -12,7 +12,10 @@ use rtnetlink::{
     packet_route::link::{InfoData, InfoVeth, LinkAttribute},
 };
 
-use super::{Ends, FAR_NAME, NEAR_NAME, PREFIX_BITS, namespace::within};
+use super::{
+    Ends, FAR_NAME, NEAR_NAME, PREFIX_BITS,
+    namespace::{within, within_settings},
+};
 
 /// No IPv6, so no link-local address either, on any link that comes later.
 const NO_IPV6: [&str; 2] = [
@@ -31,8 +34,8 @@ pub(crate) fn plug(
     ends: Ends,
     filtered: bool,
 ) -> io::Result<()> {
-    within(near, no_ipv6)?;
-    within(far, move || {
+    within_settings(near, no_ipv6)?;
+    within_settings(far, move || {
         no_ipv6()?;
         block_on(|handle| async move {
             match index_of(&handle, FAR_NAME).await {
@@ -71,7 +74,7 @@ pub(crate) fn plug(
             Ok(())
         })
     })?;
-    within(far, || {
+    within_settings(far, || {
         block_on(|handle| async move { set_up(&handle, FAR_NAME, ends.far).await })?;
         if filtered {
             forward_from(FAR_NAME)?;

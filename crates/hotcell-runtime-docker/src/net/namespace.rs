@@ -12,7 +12,10 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, setns, unshare};
-use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::{
+    fs::{StatVfsMountFlags, statvfs},
+    mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount},
+};
 
 use crate::fault::if_there;
 
@@ -38,6 +41,31 @@ pub(crate) fn within<T: Send>(
         setns(namespace, CloneFlags::CLONE_NEWNET)?;
         work()
     })
+}
+
+/// The same for work that changes settings of that namespace. A hardened service has `/proc/sys`
+/// read-only; in mounts of the thread's own it need not be.
+pub(super) fn within_settings<T: Send>(
+    namespace: impl AsFd + Send,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    within(namespace, || {
+        if statvfs("/proc/sys")?
+            .f_flag
+            .contains(StatVfsMountFlags::RDONLY)
+        {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            own_mounts()?;
+            hotcell_uplink::make_writable()?;
+        }
+        work()
+    })
+}
+
+/// Nothing is mounted here for others, nor by others for us.
+fn own_mounts() -> io::Result<()> {
+    let own = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    Ok(mount_change("/", own)?)
 }
 
 fn apart<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
@@ -188,20 +216,41 @@ const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;
 
 #[cfg(test)]
 mod tests {
+    use rustix::mount::{MountFlags, mount_remount};
+
     use super::*;
 
     /// Runs `work` as a hardened service runs: with mounts of its own.
     fn in_a_service<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        use rustix::mount::{MountPropagationFlags, mount_change};
         apart(|| {
             unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)?;
             // Nothing comes in or goes out, so that the path alone decides.
-            mount_change(
-                "/",
-                MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
-            )?;
+            own_mounts()?;
             work()
         })
+    }
+
+    #[test]
+    fn settings_are_changed_where_the_service_has_them_read_only() {
+        if !rustix::process::geteuid().is_root() {
+            println!("NOT checked: it takes root");
+            return;
+        }
+        let change = || fs::write("/proc/sys/net/ipv4/conf/lo/forwarding", "1");
+        in_a_service(|| {
+            mount_bind("/proc/sys", "/proc/sys")?;
+            let read_only = MountFlags::BIND | MountFlags::RDONLY;
+            mount_remount("/proc/sys", read_only, "")?;
+            let namespace = make()?;
+            let refused = within(&namespace, change).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
+            within_settings(&namespace, change)?;
+            // For that thread alone.
+            let refused = within(&namespace, change).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
+            Ok(())
+        })
+        .unwrap();
     }
 
     #[test]

@@ -17,7 +17,10 @@ use std::{
 use hotcell_types::{LeaseId, net::WAY_OUT_INTERFACES};
 use hotcell_uplink::{self as uplink, HostSide, UplinkAddresses};
 
-use super::{link::block_on, namespace::within};
+use super::{
+    link::block_on,
+    namespace::{within, within_settings},
+};
 
 /// Two leases at once must not find the same addresses free.
 static FINDING: Mutex<()> = Mutex::new(());
@@ -39,7 +42,7 @@ pub(crate) fn connect_out(
         sum.wrapping_mul(31).wrapping_add(byte.into())
     });
     let host = OwnedFd::from(File::open("/proc/thread-self/ns/net")?);
-    within(far, uplink::close_gateway)?;
+    within_settings(far, uplink::close_gateway)?;
     let look = || {
         within(&host, || {
             block_on(async |handle| uplink::look(&handle, &name, seed).await)
@@ -61,7 +64,7 @@ pub(crate) fn connect_out(
     within(&host, || {
         block_on(async |handle| uplink::finish_host(&handle, &name, addresses).await)
     })?;
-    within(far, || {
+    within_settings(far, || {
         block_on(async |handle| uplink::route(&handle, addresses).await)
     })?;
     Ok(addresses)
