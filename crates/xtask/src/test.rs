@@ -10,6 +10,7 @@ use crate::{
     engines::Engines,
     generated, image, matrix, provision, service,
     shell::{self, step},
+    vm_test,
 };
 
 /// What to run.
@@ -69,6 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     tested?;
     matrix?;
     timings.measure("client", python_client)?;
+    timings.measure("guests", vm_test::in_suite)?;
     timings.print();
     Ok(())
 }

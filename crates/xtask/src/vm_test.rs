@@ -55,9 +55,24 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         options.names.iter().map(String::as_str).collect()
     };
     provision::ensure()?;
+    build(options.debug)?;
+    on_guests(&directory, &names, options.debug)
+}
+
+/// Those that `cargo xtask test` runs: that the service works as it ships, and that its death opens nothing
+/// and loses no sandbox.
+const IN_SUITE: [&str; 2] = ["serves", "killed"];
+
+/// Runs these with the daemon that the tests before were built with.
+pub(crate) fn in_suite() -> Result<()> {
+    on_guests(&shell::root().join("vm-tests"), &IN_SUITE, true)
+}
+
+/// Runs them with a daemon that is built.
+fn on_guests(directory: &Path, names: &[&str], debug: bool) -> Result<()> {
     provision::ensure_qemu()?;
-    let guest = guest(&directory)?;
-    let payload = payload(&directory, options.debug)?;
+    let guest = guest(directory)?;
+    let payload = payload(directory, debug)?;
     step(&format!("{} tests in guests", names.len()));
     let limit = TEST_LIMIT_SECONDS.saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
     let mut command = shell::limited(limit, provision::SYSTEM_PYTHON);
@@ -104,15 +119,18 @@ fn guest(directory: &Path) -> Result<PathBuf> {
     Ok(guest)
 }
 
-/// What is installed on the guest.
-fn payload(directory: &Path, debug: bool) -> Result<PathBuf> {
+fn build(debug: bool) -> Result<()> {
     step("building what goes onto the guests");
     let mut build = shell::cargo(3_400);
     build.args(["build", "--quiet", "--locked", "-p", "hotcell"]);
     if !debug {
         build.arg("--release");
     }
-    shell::run(&mut build)?;
+    shell::run(&mut build)
+}
+
+/// What is installed on the guest.
+fn payload(directory: &Path, debug: bool) -> Result<PathBuf> {
     let built = if debug { "debug" } else { "release" };
     let agent = agent::build()?;
     let payload = shell::target().join("vm/payload");
