@@ -165,14 +165,22 @@ class Machine:
         _log(self.name, "shell up %.1f s after start" % (time.monotonic() - t))
 
     def _wait_ready(self, timeout):
+        """Until the shell of a new boot answers.  It may say twice that it is ready: systemd
+        starts it again when it ends early in the boot, and what it was told then is lost."""
         end = time.monotonic() + timeout
+        asked, probe = 0, None
         while True:
             line = self._readline(end)
             if line.startswith(b"BACKDOOR-READY"):
                 new = line.split()[1].decode()
-                if new != self.boot_id:
-                    self.boot_id = new
-                    return
+                if new == self.boot_id:
+                    continue
+                asked += 1
+                probe = b"PROBE-%d-%s" % (asked, new.encode())
+                self.shell.sendall(b"echo %s\n" % probe)
+            elif probe is not None and line == probe:
+                self.boot_id = new
+                return
 
     def reboot(self):
         """Clean guest reboot (same QEMU process)."""

@@ -117,7 +117,8 @@ def run(name, guest, disk):
                 continue
             with contextlib.suppress(Exception):
                 _, log = machine.execute(
-                    "systemctl status hotcell --no-pager; journalctl -b -u hotcell -n 60 --no-pager", timeout=60
+                    "systemctl status hotcell --no-pager; journalctl -b -u hotcell -n 60 --no-pager; dmesg | tail -n 40",
+                    timeout=60,
                 )
                 print(machine.name, log, file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
