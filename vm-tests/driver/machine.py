@@ -5,6 +5,7 @@ Debian ext4 image.  Commands run in a root shell ("backdoor") that the guest
 attaches to a virtio-serial port; no network is needed for it.
 """
 import base64
+import ctypes
 import json
 import os
 import shlex
@@ -17,6 +18,8 @@ import tempfile
 import threading
 import time
 
+
+LIBC = ctypes.CDLL(None)
 
 
 class MachineError(Exception):
@@ -140,6 +143,8 @@ class Machine:
         args += self.extra_args
         self.process = subprocess.Popen(args, stdin=subprocess.DEVNULL,
                                         stdout=open(self._p("qemu.log"), "ab"), stderr=subprocess.STDOUT,
+                                        # PR_SET_PDEATHSIG: a driver that is killed leaves no guest.
+                                        preexec_fn=lambda: LIBC.prctl(1, signal.SIGKILL),
                                         start_new_session=True)
         try:
             for l in (ls, lq):
