@@ -1,7 +1,7 @@
 //! Questions over UDP.
 //!
 //! ```text
-//!  socket ─► up to a batch of datagrams ─┬─ an answer is ready ─► sent with the others of the batch
+//!  socket ─► up to a batch of datagrams ─┬─ an answer is ready ─► sent
 //!                                        ├─ can be answered without waiting ─► sent, by the same task
 //!                                        └─ must wait ─► a task of its own; DnsFilter bounds how many
 //! ```
@@ -53,8 +53,7 @@ pub(super) async fn serve(socket: UdpSocket, handler: Arc<Handler>) -> NetError 
         handler,
         waiting: JoinSet::new(),
         buffer: vec![0; MAX_DNS_UDP_BYTES.into()],
-        answers: Vec::with_capacity(LEAST_UDP_BYTES.into()),
-        ready: Vec::with_capacity(MAX_DNS_BATCH),
+        answer: Vec::with_capacity(LEAST_UDP_BYTES.into()),
         failures: 0,
     };
     let mut telling = pin!(sleep_until(Instant::now()));
@@ -110,10 +109,7 @@ struct Reader {
     /// Answers that must wait.
     waiting: JoinSet<()>,
     buffer: Vec<u8>,
-    /// Answers that were ready, one behind the other, until the batch has been read.
-    answers: Vec<u8>,
-    /// Where each of them ends, and who gets it.
-    ready: Vec<(usize, SocketAddr)>,
+    answer: Vec<u8>,
     /// To read, in a row.
     failures: u32,
 }
@@ -124,19 +120,8 @@ impl Reader {
         while let Some(ended) = self.waiting.try_join_next() {
             checked(ended)?;
         }
-        let read = self.read().await;
-        self.send_ready();
-        if read? == MAX_DNS_BATCH {
-            tokio::task::yield_now().await;
-        }
-        Ok(())
-    }
-
-    /// Reads what is there, and says how many that were. Answers that are ready stay here until then: the
-    /// client that hears of the first would only take the processor from the next.
-    async fn read(&mut self) -> Result<usize, NetError> {
         let now = Instant::now();
-        for place in 0..MAX_DNS_BATCH {
+        for _ in 0..MAX_DNS_BATCH {
             let buffer = &mut self.buffer;
             let received = self
                 .socket
@@ -146,7 +131,7 @@ impl Reader {
                     self.failures = 0;
                     self.datagram(length, from, now).await;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(place),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => {
                     self.failures += 1;
                     if is_final(&error) || self.failures >= MAX_DNS_READ_FAILURES {
@@ -156,16 +141,8 @@ impl Reader {
                 }
             }
         }
-        Ok(MAX_DNS_BATCH)
-    }
-
-    fn send_ready(&mut self) {
-        let mut start = 0;
-        for (end, to) in self.ready.drain(..) {
-            send(&self.socket, Ok(&self.answers[start..end]), to);
-            start = end;
-        }
-        self.answers.clear();
+        tokio::task::yield_now().await;
+        Ok(())
     }
 
     async fn datagram(&mut self, length: usize, from: SocketAddr, now: Instant) {
@@ -175,9 +152,10 @@ impl Reader {
         if from.port() == 0 || from.ip().is_unspecified() || !is_question(asked) {
             return;
         }
+        self.answer.clear();
         let filter = self.handler.filter();
-        if filter.answer_at_once(asked, now, &mut self.answers) {
-            self.ready.push((self.answers.len(), from));
+        if filter.answer_at_once(asked, now, &mut self.answer) {
+            send(&self.socket, Ok(&self.answer), from);
             return;
         }
         let (socket, handler) = (Arc::clone(&self.socket), Arc::clone(&self.handler));
