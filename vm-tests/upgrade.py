@@ -29,10 +29,10 @@ with subtest("the credential, the member's files and the collected ones are good
     status, content = backend.call("GET", f"{listed['outputs'][0]['content_url']}?user=u1&role=editor")
     assert (status, content) in ((200, 1), (200, b"1\n")), (status, content)
 with subtest("so is the network policy"):
-    policy = machine.succeed(
+    saved = machine.succeed(
         "curl -sf --unix-socket /run/hotcell/admin.sock http://h/v1/admin/organizations/old-acme/network-policy"
     )
-    assert "*.example.com" in json.loads(policy)["text"], policy
+    assert "*.example.com" in json.loads(saved)["text"], saved
 with subtest("once is enough"):
     machine.succeed("systemctl restart hotcell.service")
     serves()
