@@ -16,8 +16,9 @@ use tempfile::TempDir;
 
 use crate::Client;
 
-/// How long a daemon may take to listen.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a daemon may take to listen. One was seen to need more than a minute, on a machine full of sandboxes
+/// that start.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How often, and after what pause, a footprint of loop devices alone is looked at again.
 const FOOTPRINT_LOOKS: usize = 400;
 const FOOTPRINT_PAUSE: Duration = Duration::from_millis(50);

@@ -56,22 +56,28 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     provision::ensure()?;
     build(options.debug)?;
-    on_guests(&directory, &names, options.debug)
+    on_guests(&directory, &guest(&directory)?, &names, options.debug)
 }
 
 /// Those that `cargo xtask test` runs: that the service works as it ships, and that its death opens nothing
 /// and loses no sandbox.
 const IN_SUITE: [&str; 2] = ["serves", "killed"];
 
-/// Runs these with the daemon that the tests before were built with.
+/// Runs these with the daemon that the tests before were built with. A machine that cannot have guests is no
+/// fault of what is tested: that is said, and does not count as passed.
 pub(crate) fn in_suite() -> Result<()> {
-    on_guests(&shell::root().join("vm-tests"), &IN_SUITE, true)
+    let directory = shell::root().join("vm-tests");
+    match guest(&directory) {
+        Ok(guest) => on_guests(&directory, &guest, &IN_SUITE, true),
+        Err(error) => {
+            println!("NOT checked: {} in guests: {error:#}", IN_SUITE.join(", "));
+            Ok(())
+        }
+    }
 }
 
 /// Runs them with a daemon that is built.
-fn on_guests(directory: &Path, names: &[&str], debug: bool) -> Result<()> {
-    provision::ensure_qemu()?;
-    let guest = guest(directory)?;
+fn on_guests(directory: &Path, guest: &Path, names: &[&str], debug: bool) -> Result<()> {
     let payload = payload(directory, debug)?;
     step(&format!("{} tests in guests", names.len()));
     let limit = TEST_LIMIT_SECONDS.saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
@@ -107,6 +113,7 @@ fn discover(directory: &Path) -> Result<Vec<(String, String)>> {
 
 /// The guest, made once for each version of its recipe.
 fn guest(directory: &Path) -> Result<PathBuf> {
+    provision::ensure_qemu()?;
     let script = directory.join("driver/guest.sh");
     let hash = hex::encode(&Sha256::digest(fs::read(&script)?)[..8]);
     let guest = shell::target().join("vm").join(format!("guest-{hash}"));
