@@ -39,7 +39,7 @@ use hotcell_types::{
     limits::{DEFAULT_DNS_RATE_PER_SECOND, MAX_DNS_IN_FLIGHT, MAX_DNS_TTL_SECONDS},
 };
 use tokio::{
-    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore},
+    sync::{RwLock, Semaphore},
     time::Instant,
 };
 
@@ -48,7 +48,7 @@ use crate::{
         AnswerData, AnswerRecord, Denial, Hidden, Permit, QuestionKind, Ruling, SandboxFilter,
         Sifted,
     },
-    firewall::{Firewall, OpenAddress},
+    firewall::{Firewall, FirewallError, OpenAddress},
     ruleset::ObjectName,
 };
 use rate::Bucket;
@@ -281,16 +281,16 @@ impl DnsFilter {
             }
         };
         let records: Vec<AnswerRecord> = answer.answers.iter().map(read_record).collect();
-        let (then, sifted, in_order) = self.take_in(permit, &records).await;
-        let made = self.make_way(then, &sifted).await;
-        drop(in_order);
-        if let Err(error) = made {
-            self.0.events.record(FilterEvent::PacketFilterFailed {
-                name: permit.name().clone(),
-                reason: chain(&error),
-            });
-            return Reply::of(ResponseCode::ServFail);
-        }
+        let (then, sifted) = match self.take_in(permit, &records).await {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.0.events.record(FilterEvent::PacketFilterFailed {
+                    name: permit.name().clone(),
+                    reason: chain(&error),
+                });
+                return Reply::of(ResponseCode::ServFail);
+            }
+        };
         let mut answers: Vec<Record> = Vec::with_capacity(sifted.keep.len());
         for place in &sifted.keep {
             if let Some(record) = answer.answers.get(*place) {
@@ -320,37 +320,37 @@ impl DnsFilter {
         }
     }
 
-    /// Sifts an answer; what it changes has to be made while the last of what is returned is held.
+    /// Sifts an answer, and has the packet filter do what it needs, in the order of [`Shared::order`].
     async fn take_in(
         &self,
         permit: &Permit,
         records: &[AnswerRecord],
-    ) -> (UnixMillis, Sifted, InOrder<'_>) {
+    ) -> Result<(UnixMillis, Sifted), FirewallError> {
         let take = |filter: &mut SandboxFilter| {
             let then = self.now();
             let connected = || self.0.connections.addresses();
             (then, filter.take_in(then, permit, records, connected))
         };
-        let side_by_side = self.0.order.read().await;
         {
-            let mut filter = self.filter();
-            if filter.learned().has_room_for(records.len()) {
-                let (then, sifted) = take(&mut filter);
-                return (then, sifted, InOrder::SideBySide(side_by_side));
+            let _side_by_side = self.0.order.read().await;
+            let taken = {
+                let mut filter = self.filter();
+                let has_room = filter.learned().has_room_for(records.len());
+                has_room.then(|| take(&mut filter))
+            };
+            if let Some((then, sifted)) = taken {
+                self.make_way(then, &sifted).await?;
+                return Ok((then, sifted));
             }
         }
-        drop(side_by_side);
-        let alone = self.0.order.write().await;
+        let _alone = self.0.order.write().await;
         let (then, sifted) = take(&mut self.filter());
-        (then, sifted, InOrder::Alone(alone))
+        self.make_way(then, &sifted).await?;
+        Ok((then, sifted))
     }
 
     /// Has the packet filter do what the answer needs.
-    async fn make_way(
-        &self,
-        then: UnixMillis,
-        sifted: &Sifted,
-    ) -> Result<(), crate::firewall::FirewallError> {
+    async fn make_way(&self, then: UnixMillis, sifted: &Sifted) -> Result<(), FirewallError> {
         let (firewall, table) = (&self.0.firewall, &self.0.table);
         let changes = &sifted.changes;
         if !changes.close.is_empty() {
@@ -372,13 +372,6 @@ impl DnsFilter {
         }
         Ok(())
     }
-}
-
-/// Held until the packet filter has heard of an answer's changes.
-#[allow(dead_code, reason = "held, never looked at")]
-enum InOrder<'a> {
-    SideBySide(RwLockReadGuard<'a, ()>),
-    Alone(RwLockWriteGuard<'a, ()>),
 }
 
 fn question_kind(kind: RecordType) -> QuestionKind {
