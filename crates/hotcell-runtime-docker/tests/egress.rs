@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Case, Cell, Rig, ahead};
+use common::{Case, Cell, Rig};
 use hotcell_egress::firewall::Firewall;
 use hotcell_runtime::{NetworkMode, ObservedState, Runtime, RuntimeError, SandboxSpec};
 use hotcell_testkit::{
@@ -246,7 +246,7 @@ async fn a_restart_keeps_the_filter(internet: &Internet, rig: &Rig) {
 /// What is nobody's has a way out from its birth: nothing passes there before a filter stands.
 async fn one_made_ahead_waits_for_its_filter(internet: &Internet, rig: &Rig) {
     let (spec, lease, key) = filtered(rig);
-    rig.runtime.warm(&ahead(&spec)).await.unwrap();
+    rig.runtime.warm(&spec.ahead()).await.unwrap();
     let cell = rig.enter(spec, lease, key).await;
     let open: [Probe<'_>; 2] = [("tcp", "203.0.113.77", 80), ("udp", "203.0.113.77", 9999)];
     let before = internet.arrived();

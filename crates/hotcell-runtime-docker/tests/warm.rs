@@ -10,7 +10,7 @@ mod common;
 
 use std::{fs, os::unix::fs::chown};
 
-use common::{Case, Cell, Rig, ahead};
+use common::{Case, Cell, Rig};
 use hotcell_runtime::{CheckStatus, ObservedState, Runtime, RuntimeError, SandboxSpec};
 use hotcell_runtime_docker::{DockerRuntime, diagnose};
 use tokio::time::Instant;
@@ -38,7 +38,7 @@ async fn warm(rig: &Rig) -> (SandboxSpec, Cell) {
         fs::write(&file, format!("{:?}\n", mount.kind)).unwrap();
         chown(&file, Some(1000), Some(1000)).unwrap();
     }
-    rig.runtime.warm(&ahead(&spec)).await.unwrap();
+    rig.runtime.warm(&spec.ahead()).await.unwrap();
     let cell = rig.enter(spec.clone(), lease, key).await;
     (spec, cell)
 }
@@ -270,7 +270,7 @@ async fn what_an_engine_finished_too_late_is_nobodys(rig: &Rig) {
 async fn podman_rootless_says_why_not() {
     let rig = Rig::open(Case::PodmanRootless).await;
     let (spec, lease, _) = rig.spec();
-    let refused = rig.runtime.warm(&ahead(&spec)).await;
+    let refused = rig.runtime.warm(&spec.ahead()).await;
     assert!(
         matches!(&refused, Err(RuntimeError::Unsupported { what, .. }) if what.contains("rootless")),
         "{refused:?}"

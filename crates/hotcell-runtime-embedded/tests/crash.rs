@@ -177,7 +177,7 @@ async fn the_victim() {
         spec.mounts = VolumeKind::ALL
             .map(|kind| common::volume(&config, kind))
             .to_vec();
-        runtime.warm(&common::ahead(&spec)).await.unwrap();
+        runtime.warm(&spec.ahead()).await.unwrap();
         let sandbox = runtime.sandbox(&spec.labels.lease, &spec.agent_key);
         sandbox.unwrap().ready(30_000).await.unwrap();
         println!("NOW");

@@ -10,7 +10,7 @@ mod common;
 
 use std::{fs, os::unix::fs::MetadataExt};
 
-use common::{Cell, Engine, Rig, ahead};
+use common::{Cell, Engine, Rig};
 use hotcell_runtime::{Observed, ObservedState, Runtime, RuntimeError, SandboxSpec};
 use hotcell_types::{LeaseId, VolumeKind};
 
@@ -30,7 +30,7 @@ async fn warm(rig: &Rig) -> (SandboxSpec, Cell) {
         fs::write(&file, format!("{:?}\n", mount.kind)).unwrap();
         std::os::unix::fs::chown(&file, Some(1000), Some(1000)).unwrap();
     }
-    rig.runtime.warm(&ahead(&spec)).await.unwrap();
+    rig.runtime.warm(&spec.ahead()).await.unwrap();
     let cell = rig.cell(&lease, &key).await;
     (spec, cell)
 }
@@ -177,7 +177,7 @@ async fn an_unclaimed_one_outlives_the_daemon_and_can_be_claimed_by_the_next() {
     for engine in [Engine::RunscOwn, Engine::RunscKernel, Engine::Runc] {
         let rig = Rig::open(engine).await;
         let (spec, cell) = warm(&rig).await;
-        let again = rig.runtime.warm(&ahead(&spec)).await;
+        let again = rig.runtime.warm(&spec.ahead()).await;
         assert!(matches!(again, Err(RuntimeError::Failed { .. })));
         assert!(rig.runtime.images_in_use().unwrap().contains(&rig.image));
         let (lease, key) = (cell.lease.clone(), cell.key.clone());

@@ -118,6 +118,22 @@ pub struct SandboxSpec {
     pub agent_key: AgentKey,
 }
 
+impl SandboxSpec {
+    /// What this sandbox is made ahead as, before it is known whose it will be.
+    #[must_use]
+    pub fn ahead(&self) -> WarmSpec {
+        WarmSpec {
+            installation: self.labels.installation.clone(),
+            lease: self.labels.lease.clone(),
+            image: self.image.clone(),
+            resources: self.resources,
+            scratch_bytes: self.scratch_bytes,
+            network: self.network,
+            agent_key: self.agent_key.clone(),
+        }
+    }
+}
+
 /// Everything that a runtime needs to make a sandbox ahead, for nobody yet: what a
 /// [`SandboxSpec`] says but for whose it is and which volumes it sees.
 #[derive(Debug, Clone)]

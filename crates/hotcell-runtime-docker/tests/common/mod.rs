@@ -23,7 +23,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use hotcell_agent_proto::{Command, ExecExit, ExecRequest};
 use hotcell_runtime::{
     ExecEvent, ImageRef, Labels, NetworkMode, Observed, ObservedState, OutputStream, Runtime,
-    Sandbox, SandboxError, SandboxSpec, VolumeMount, WarmSpec,
+    Sandbox, SandboxError, SandboxSpec, VolumeMount,
 };
 use hotcell_runtime_docker::{DockerConfig, DockerRuntime, EngineKind};
 pub(crate) use hotcell_testkit::{RealClock, RealIds, given};
@@ -406,19 +406,6 @@ impl Rig {
 
     pub(crate) async fn state(&self, lease: &LeaseId) -> Option<ObservedState> {
         self.observed(lease).await.map(|observed| observed.state)
-    }
-}
-
-/// The same, to be made before it is anybody's.
-pub(crate) fn ahead(spec: &SandboxSpec) -> WarmSpec {
-    WarmSpec {
-        installation: spec.labels.installation.clone(),
-        lease: spec.labels.lease.clone(),
-        image: spec.image.clone(),
-        resources: spec.resources,
-        scratch_bytes: spec.scratch_bytes,
-        network: spec.network,
-        agent_key: spec.agent_key.clone(),
     }
 }
 

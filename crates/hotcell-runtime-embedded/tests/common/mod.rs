@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use hotcell_agent_proto::{Command, ExecExit, ExecRequest};
 use hotcell_runtime::{
     ExecEvent, ImageRef, Labels, NetworkMode, OutputStream, Runtime, Sandbox, SandboxError,
-    SandboxSpec, VolumeMount, WarmSpec,
+    SandboxSpec, VolumeMount,
 };
 use hotcell_runtime_embedded::{
     Embedded, EmbeddedConfig, ImageStore, NetworkStack, OciKind, RuntimeChoice,
@@ -342,19 +342,6 @@ pub(crate) fn volume(config: &EmbeddedConfig, kind: VolumeKind) -> VolumeMount {
     fs::create_dir_all(&host_path).unwrap();
     std::os::unix::fs::chown(&host_path, Some(1000), Some(1000)).unwrap();
     VolumeMount { kind, host_path }
-}
-
-/// What a sandbox of this specification is made ahead as.
-pub(crate) fn ahead(spec: &SandboxSpec) -> WarmSpec {
-    WarmSpec {
-        installation: spec.labels.installation.clone(),
-        lease: spec.labels.lease.clone(),
-        image: spec.image.clone(),
-        resources: spec.resources,
-        scratch_bytes: spec.scratch_bytes,
-        network: spec.network,
-        agent_key: spec.agent_key.clone(),
-    }
 }
 
 /// A specification for a new lease.

@@ -3,7 +3,6 @@
 use hotcell_runtime::{NetworkMode, Runtime};
 
 use crate::{
-    common::ahead,
     stage::{Guard, Probe, Stage, policy},
     staged,
 };
@@ -13,7 +12,7 @@ staged!(nothing_passes_before_the_filter_of_a_claimed_one,);
 async fn nothing_passes_before_the_filter_of_a_claimed_one(stage: &Stage<'_>) {
     let (mut spec, lease, key) = stage.rig.spec();
     spec.network = NetworkMode::Filtered;
-    stage.rig.runtime.warm(&ahead(&spec)).await.unwrap();
+    stage.rig.runtime.warm(&spec.ahead()).await.unwrap();
     let cell = stage.rig.cell(&lease, &key).await;
     let open: [Probe<'_>; 2] = [("tcp", "203.0.113.7", 80), ("udp", "203.0.113.7", 9999)];
     let before = stage.internet.arrived();

@@ -15,7 +15,7 @@ use super::{
     bench::{Bench, Cell},
     checks, ensure, failed,
 };
-use crate::{Observed, ObservedState, RuntimeError, SandboxSpec, WarmSpec};
+use crate::{Observed, ObservedState, RuntimeError, SandboxSpec};
 
 checks! {
     "warm" "one made ahead is nobody's, and cannot be started" Anything nobodys;
@@ -25,18 +25,6 @@ checks! {
     "warm" "a claimed one that stops and starts has its volumes and its files" Processes stop_and_start;
     "warm" "a claim that does not fit leaves it nobody's, and creating makes another" Anything does_not_fit;
     "warm" "what is nobody's can be removed, what is claimed is not" Anything removal;
-}
-
-fn ahead(spec: &SandboxSpec) -> WarmSpec {
-    WarmSpec {
-        installation: spec.labels.installation.clone(),
-        lease: spec.labels.lease.clone(),
-        image: spec.image.clone(),
-        resources: spec.resources,
-        scratch_bytes: spec.scratch_bytes,
-        network: spec.network,
-        agent_key: spec.agent_key.clone(),
-    }
 }
 
 /// Makes one ahead, with a file in each volume that it may get; a runtime that cannot says why.
@@ -50,7 +38,7 @@ async fn warm(bench: &Bench) -> Result<Cell, Fault> {
             chown(&file, Some(SANDBOX_UID), Some(SANDBOX_GID))?;
         }
     }
-    match bench.runtime.warm(&ahead(&spec)).await {
+    match bench.runtime.warm(&spec.ahead()).await {
         Ok(()) => {}
         Err(RuntimeError::Unsupported { what, reason }) => {
             return Err(Fault::Refused(format!("{what}: {reason}")));
@@ -118,7 +106,7 @@ async fn nobodys(bench: &Bench) -> Result<(), Fault> {
     if let Ok(()) = bench.runtime.start(&cell.lease, &cell.key).await {
         return failed("it was started");
     }
-    if let Ok(()) = bench.runtime.warm(&ahead(&cell.spec)).await {
+    if let Ok(()) = bench.runtime.warm(&cell.spec.ahead()).await {
         return failed("it was made ahead a second time");
     }
     is_nobodys(bench, &cell.lease).await
